@@ -1,0 +1,1 @@
+"""What goes into a model archive, and how it is made: data, example training, export and packing."""

@@ -1,0 +1,56 @@
+"""`weights.pt`: a trained example model with all that is needed to build it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+
+from archive.example.graphsage import GraphSAGE
+from handler.errors import ModelError
+from handler.model.signature import LayerFanouts
+from handler.settings import Positive
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The shape of a `GraphSAGE`, and what it was trained for."""
+
+    task: Literal["classification", "embedding"]
+    feature_dim: Positive
+    hidden_dim: Positive
+    embedding_dim: Positive
+    layer_fanouts: LayerFanouts
+    labels: tuple[str, ...]
+
+    def build(self) -> GraphSAGE:
+        """A model of this shape, with random weights."""
+        return GraphSAGE(
+            self.feature_dim,
+            self.hidden_dim,
+            self.embedding_dim,
+            len(self.layer_fanouts),
+            len(self.labels),
+        )
+
+
+def save_checkpoint(path: Path, config: ModelConfig, model: GraphSAGE) -> None:
+    """Write a model's shape and weights."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"config": msgspec.to_builtins(config), "weights": model.state_dict()}, path)
+
+
+def load_checkpoint(path: Path) -> tuple[ModelConfig, GraphSAGE]:
+    """Read a model back, ready to be evaluated; anything else is a `ModelError`. Runs no code of the file."""
+    try:
+        content: Any = torch.load(path, weights_only=True, map_location="cpu")
+        config = msgspec.convert(content["config"], ModelConfig)
+        model = config.build()
+        model.load_state_dict(content["weights"])
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except Exception as error:  # torch.load has no error of its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"{path}: not weights that `hopserve train` wrote: {reason}") from None
+    return config, model.eval()

@@ -1,0 +1,1 @@
+"""An example to start from: a GraphSAGE, and its training."""

@@ -1,0 +1,58 @@
+"""GraphSAGE (Hamilton, Ying and Leskovec, 2017) with mean aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+
+class NoClasses(nn.Module):
+    """The head of a model that gives embeddings only: logits of width 0."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h[:, :0]
+
+
+class GraphSAGE(nn.Module):
+    """Layers of SAGEConv whose last output is the embedding, and a linear head where there are classes.
+
+    Args:
+        feature_dim, hidden_dim, embedding_dim: widths of the input, of what lies between, of the output.
+        num_layers: at least 1.
+        num_classes: 0 for embeddings only.
+        dropout: share of each layer's inputs that training leaves out.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        hidden_dim: int,
+        embedding_dim: int,
+        num_layers: int,
+        num_classes: int,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        widths = [feature_dim, *[hidden_dim] * (num_layers - 1), embedding_dim]
+        self.convs = nn.ModuleList(
+            SAGEConv(width, next_width) for width, next_width in zip(widths, widths[1:], strict=False)
+        )
+        self.head: nn.Module = nn.Linear(embedding_dim, num_classes) if num_classes else NoClasses()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, edge_indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Embedding and logits of every node.
+
+        Args:
+            x: float32 [num_nodes, feature_dim].
+            edge_indices: for each layer, int64 [2, num_sampled], the neighbours that it aggregates.
+        """
+        h = x
+        for layer, conv in enumerate(self.convs):
+            if layer:
+                h = torch.relu(h)
+            h = conv(self.dropout(h), edge_indices[layer])
+        return h, self.head(self.dropout(torch.relu(h)))

@@ -1,0 +1,22 @@
+"""Errors of dealing with a server, below the one tree of `handler.errors`."""
+
+from __future__ import annotations
+
+from handler.errors import HopserveError
+
+
+class UpstreamError(HopserveError):
+    """TorchServe cannot be started, reached or stopped, or refuses what it is asked."""
+
+
+class Refused(UpstreamError):
+    """TorchServe answered with an error.
+
+    Args:
+        status: HTTP status.
+        message: its own words.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"TorchServe answered {status}: {message}")
+        self.status = status

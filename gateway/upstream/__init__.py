@@ -1,0 +1,1 @@
+"""One TorchServe: its configuration, keys, process and interfaces."""

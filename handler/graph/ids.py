@@ -1,0 +1,266 @@
+"""Between node ids, as users know nodes, and node indices, as arrays do.
+
+Look-up is by open addressing in one mapped array of slots, so it costs a cache miss or two at any size
+and no Python object per node. A slot holds a node index, or -1 where it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from handler.errors import GraphInputError
+from handler.graph.hashing import hash_bytes, mix64
+from handler.graph.kernels import compiled
+
+NodeId = int | str
+
+
+class NodeIds(Protocol):
+    """The ids of a graph's nodes, of one type for the whole graph."""
+
+    kind: ClassVar[str]
+    id_type: ClassVar[type]
+
+    def __len__(self) -> int: ...
+
+    def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
+        """int64 [len(node_ids)]: node indices, -1 for an id that the graph does not have.
+
+        All `node_ids` are of `id_type`, and integers fit 64 bits.
+        """
+        ...
+
+    def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
+        """The ids of the nodes at `index`."""
+        ...
+
+    def hashes(self) -> NDArray[np.uint64]:
+        """uint64 [num_nodes]: one hash per node, of its id alone."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """What a snapshot stores of them, by array name."""
+        ...
+
+
+class RangeIds:
+    """Ids that are the positions 0 to num_nodes - 1 themselves: nothing is stored."""
+
+    kind = "range"
+    id_type = int
+
+    def __init__(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+
+    def __len__(self) -> int:
+        return self._num_nodes
+
+    def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
+        index = np.array(node_ids, dtype=np.int64)
+        index[(index < 0) | (index >= self._num_nodes)] = -1
+        return index
+
+    def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
+        return index.tolist()
+
+    def hashes(self) -> NDArray[np.uint64]:
+        return _hash_ints(np.arange(self._num_nodes, dtype=np.int64))
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+
+class IntIds:
+    """Any distinct 64-bit integers."""
+
+    kind = "int"
+    id_type = int
+
+    def __init__(self, ids: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self._ids = ids
+        self._slots = slots
+
+    @classmethod
+    def build(cls, ids: NDArray[np.int64]) -> IntIds:
+        """Index `ids`, int64 [num_nodes]; a repeated id is a `GraphInputError`."""
+        slots = _free_slots(len(ids))
+        repeated = _insert_ints(ids, slots)
+        if repeated >= 0:
+            raise GraphInputError(f"node id {ids[repeated]} is given twice")
+        return cls(ids, slots)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
+        return _find_ints(self._ids, self._slots, np.array(node_ids, dtype=np.int64))
+
+    def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
+        return self._ids[index].tolist()
+
+    def hashes(self) -> NDArray[np.uint64]:
+        return _hash_ints(self._ids)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        return {"ids": self._ids, "id_slots": self._slots}
+
+
+class StrIds:
+    """Any distinct strings, kept as one buffer of UTF-8."""
+
+    kind = "str"
+    id_type = str
+
+    def __init__(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> None:
+        self._data = data
+        self._offsets = offsets
+        self._slots = slots
+
+    @classmethod
+    def build(cls, ids: Sequence[str]) -> StrIds:
+        """Index `ids`; a repeated id is a `GraphInputError`."""
+        data, offsets = _as_utf8(ids)
+        slots = _free_slots(len(ids))
+        repeated = _insert_strs(data, offsets, slots)
+        if repeated >= 0:
+            raise GraphInputError(f"node id {ids[repeated]!r} is given twice")
+        return cls(data, offsets, slots)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
+        data, offsets = _as_utf8([str(node_id) for node_id in node_ids])
+        return _find_strs(self._data, self._offsets, self._slots, data, offsets)
+
+    def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
+        data, offsets = self._data, self._offsets
+        return [data[offsets[i] : offsets[i + 1]].tobytes().decode() for i in index.tolist()]
+
+    def hashes(self) -> NDArray[np.uint64]:
+        return _hash_strs(self._data, self._offsets)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        return {"id_bytes": self._data, "id_offsets": self._offsets, "id_slots": self._slots}
+
+
+def _as_utf8(ids: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    encoded = [node_id.encode() for node_id in ids]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    return np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets
+
+
+def _free_slots(num_nodes: int) -> NDArray[np.int64]:
+    # A power of two at most half full: a look-up sees 1.5 slots on average.
+    size = 1 << max(1, (2 * num_nodes - 1).bit_length())
+    return np.full(size, -1, dtype=np.int64)
+
+
+@compiled
+def _hash_ints(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    hashes = np.empty(len(ids), dtype=np.uint64)
+    for index in range(len(ids)):
+        hashes[index] = mix64(np.uint64(ids[index]))
+    return hashes
+
+
+@compiled
+def _hash_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    hashes = np.empty(len(offsets) - 1, dtype=np.uint64)
+    for index in range(len(hashes)):
+        hashes[index] = hash_bytes(data, offsets[index], offsets[index + 1])
+    return hashes
+
+
+@compiled
+def _insert_ints(ids: NDArray[np.int64], slots: NDArray[np.int64]) -> int:
+    mask = np.uint64(len(slots) - 1)
+    for index in range(len(ids)):
+        slot = mix64(np.uint64(ids[index])) & mask
+        while slots[slot] >= 0:
+            if ids[slots[slot]] == ids[index]:
+                return index
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = index
+    return -1
+
+
+@compiled
+def _find_ints(
+    ids: NDArray[np.int64], slots: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    mask = np.uint64(len(slots) - 1)
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    for position in range(len(wanted)):
+        slot = mix64(np.uint64(wanted[position])) & mask
+        while slots[slot] >= 0:
+            if ids[slots[slot]] == wanted[position]:
+                found[position] = slots[slot]
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return found
+
+
+@compiled
+def _same_bytes(
+    left: NDArray[np.uint8], left_start: int, right: NDArray[np.uint8], right_start: int, length: int
+) -> bool:
+    for position in range(length):
+        if left[left_start + position] != right[right_start + position]:
+            return False
+    return True
+
+
+@compiled
+def _find_str(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    wanted: NDArray[np.uint8],
+    start: int,
+    end: int,
+) -> int:
+    """The slot that holds `wanted[start:end]`, or the free one where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    slot = hash_bytes(wanted, start, end) & mask
+    while slots[slot] >= 0:
+        begin = offsets[slots[slot]]
+        length = offsets[slots[slot] + 1] - begin
+        if length == end - start and _same_bytes(data, begin, wanted, start, length):
+            break
+        slot = (slot + np.uint64(1)) & mask
+    return int(slot)
+
+
+@compiled
+def _insert_strs(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]
+) -> int:
+    for index in range(len(offsets) - 1):
+        slot = _find_str(data, offsets, slots, data, offsets[index], offsets[index + 1])
+        if slots[slot] >= 0:
+            return index
+        slots[slot] = index
+    return -1
+
+
+@compiled
+def _find_strs(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    wanted: NDArray[np.uint8],
+    wanted_offsets: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    found = np.empty(len(wanted_offsets) - 1, dtype=np.int64)
+    for position in range(len(found)):
+        start, end = wanted_offsets[position], wanted_offsets[position + 1]
+        found[position] = slots[_find_str(data, offsets, slots, wanted, start, end)]
+    return found

@@ -1,0 +1,119 @@
+"""The one catalogue of metrics, and where a worker adds them up.
+
+All are counters: averages and rates follow by division, over any time and any set of workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A counter.
+
+    Args:
+        name: as Prometheus shows it.
+        unit: of one count.
+        labels: beside `model_name` and `model_version`, which every metric has.
+        help: what is counted.
+    """
+
+    name: str
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+
+
+REQUESTS = Metric("hopserve_requests_total", "count", ("status",), "requests answered, by HTTP status")
+ERRORS = Metric("hopserve_errors_total", "count", ("code",), "requests and rows that ended in an error")
+NODES = Metric("hopserve_nodes_total", "count", ("source",), "nodes answered, by where the answer is from")
+NEIGHBORS = Metric(
+    "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes answered"
+)
+EDGES = Metric("hopserve_subgraph_edges_total", "count", (), "edges of the trees of the nodes answered")
+BATCHES = Metric("hopserve_batches_total", "count", (), "batches of requests answered")
+FORWARDS = Metric("hopserve_forwards_total", "count", (), "times the model was run")
+STAGE_TIME = Metric("hopserve_stage_microseconds_total", "us", ("stage",), "time spent in each stage")
+
+CATALOGUE = (REQUESTS, ERRORS, NODES, NEIGHBORS, EDGES, BATCHES, FORWARDS, STAGE_TIME)
+COMMON_LABELS = ("model_name", "model_version")
+
+# TorchServe keeps only the metrics of its own that its metrics file names.
+_TORCHSERVE_METRICS = {
+    "counter": [
+        {"name": "Requests2XX", "unit": "Count", "dimensions": ["Level", "Hostname"]},
+        {"name": "Requests4XX", "unit": "Count", "dimensions": ["Level", "Hostname"]},
+        {"name": "Requests5XX", "unit": "Count", "dimensions": ["Level", "Hostname"]},
+        {
+            "name": "ts_inference_requests_total",
+            "unit": "Count",
+            "dimensions": ["model_name", "model_version", "hostname"],
+        },
+        {
+            "name": "ts_inference_latency_microseconds",
+            "unit": "Microseconds",
+            "dimensions": ["model_name", "model_version", "hostname"],
+        },
+        {
+            "name": "ts_queue_latency_microseconds",
+            "unit": "Microseconds",
+            "dimensions": ["model_name", "model_version", "hostname"],
+        },
+    ],
+    "gauge": [
+        {"name": "QueueTime", "unit": "Milliseconds", "dimensions": ["Level", "Hostname"]},
+        {"name": "WorkerThreadTime", "unit": "Milliseconds", "dimensions": ["Level", "Hostname"]},
+        {
+            "name": "WorkerLoadTime",
+            "unit": "Milliseconds",
+            "dimensions": ["WorkerName", "Level", "Hostname"],
+        },
+        {"name": "CPUUtilization", "unit": "Percent", "dimensions": ["Level", "Hostname"]},
+        {"name": "MemoryUsed", "unit": "Megabytes", "dimensions": ["Level", "Hostname"]},
+    ],
+}
+
+
+class Counters:
+    """Adds up a worker's metrics until they are drained; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: defaultdict[tuple[Metric, tuple[str, ...]], float] = defaultdict(float)
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
+        with self._lock:
+            self._sums[metric, labels] += amount
+
+    def drain(self) -> dict[tuple[Metric, tuple[str, ...]], float]:
+        """What was counted since the last call, by metric and label values."""
+        with self._lock:
+            sums = dict(self._sums)
+            self._sums.clear()
+        return sums
+
+
+def torchserve_metrics_file() -> dict[str, Any]:
+    """TorchServe's `metrics.yaml` that declares this catalogue."""
+    declared = [
+        {
+            "name": metric.name,
+            "unit": metric.unit,
+            "dimensions": [*metric.labels, *COMMON_LABELS],
+        }
+        for metric in CATALOGUE
+    ]
+    gauges = [
+        {"name": name, "unit": "ms", "dimensions": ["ModelName", "Level"]}
+        for name in ("HandlerTime", "PredictionTime")
+    ]
+    return {
+        "dimensions": [],
+        "ts_metrics": _TORCHSERVE_METRICS,
+        "model_metrics": {"counter": declared, "gauge": gauges},
+    }

@@ -1,0 +1,1 @@
+"""The model: its signature, its batches and the runtime that runs it."""

@@ -1,0 +1,55 @@
+"""Makes one PyG `Batch` of sampled trees, without a Python object per tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from handler.graph.sampler import SampledTrees
+
+
+def to_batch(trees: SampledTrees, x: NDArray[np.float32]) -> Batch:
+    """The trees as a PyG `Batch`, sharing their memory.
+
+    `to_data_list()` gives each seed's tree back, as if it had been sampled alone. Each graph's seed is
+    its first node, so the seeds stand at `batch.ptr[:-1]`.
+
+    Args:
+        x: float32 [num_tree_nodes, feature_dim], features of `trees.node`.
+
+    Returns:
+        A `Batch` with `x`, `edge_index` [2, num_edges], `n_id` (node index), `hop` (per node) and
+        `edge_rank` (per edge).
+    """
+    num_seeds = trees.num_seeds
+    node_ptr = torch.from_numpy(trees.ptr)
+    edge_ptr = node_ptr - torch.arange(num_seeds + 1)  # a tree has one edge less than nodes
+    batch = Batch(
+        _base_cls=Data,
+        x=torch.from_numpy(x),
+        edge_index=torch.from_numpy(trees.edge_index),
+        n_id=torch.from_numpy(trees.node),
+        hop=torch.from_numpy(trees.hop),
+        edge_rank=torch.from_numpy(trees.edge_rank),
+        batch=torch.repeat_interleave(torch.arange(num_seeds), node_ptr.diff()),
+        ptr=node_ptr,
+    )
+    # What Batch.from_data_list would have noted; PyG has no public way to say it.
+    nothing = torch.zeros(num_seeds, dtype=torch.long)
+    batch._num_graphs = num_seeds
+    batch._slice_dict = _by_attribute(node_ptr, edge_ptr)
+    batch._inc_dict = _by_attribute(nothing, nothing) | {"edge_index": node_ptr[:-1]}
+    return batch
+
+
+def _by_attribute(per_node: Tensor, per_edge: Tensor) -> dict[str, Tensor]:
+    return {
+        "x": per_node,
+        "edge_index": per_edge,
+        "n_id": per_node,
+        "hop": per_node,
+        "edge_rank": per_edge,
+    }

@@ -1,0 +1,183 @@
+"""Requests and answers, and their JSON form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import orjson
+
+from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, TooManyNodes
+
+Returned = Literal["embedding", "label", "probabilities", "neighbors"]
+NodeId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | str
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+
+
+class Options(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"returned": "return"}
+):
+    """What may be said beside the node.
+
+    Args:
+        num_hops: hops to sample, at most the model's layers.
+        num_neighbors: neighbours to sample per node, at most the model's largest fan-out.
+        returned: what the answer holds; the model's task decides when absent.
+        max_staleness_ms: how old a stored answer may be; every live answer satisfies it.
+        as_of: edges later than this time do not count; needs a graph ordered by time.
+    """
+
+    num_hops: _AtLeastOne | None = None
+    num_neighbors: _AtLeastOne | None = None
+    returned: tuple[Returned, ...] | None = None
+    max_staleness_ms: _NotNegative | None = None
+    as_of: float | None = None
+
+
+class NodeRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"node_id": 42}`: one node, alone or as one of `instances`."""
+
+    node_id: NodeId
+
+
+class NodesRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"node_ids": [...]}`: many nodes with the same options; each id is checked on its own."""
+
+    node_ids: list[Any]
+
+
+class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"instances": [{...}, ...]}`, KServe V1: many nodes, each with options of its own."""
+
+    instances: list[msgspec.Raw]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One node that is asked for; `error` says what is wrong with it, and `node_id` is then absent."""
+
+    node_id: int | str | None
+    options: Options
+    error: RequestError | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One HTTP or gRPC request: one query, or the rows of `{"predictions": [...]}`."""
+
+    queries: tuple[Query, ...]
+    is_single: bool
+
+
+@dataclass(frozen=True)
+class Response:
+    """What one request is answered with; `code` is `ok` or that of the error in `body`."""
+
+    status: HTTPStatus
+    code: str
+    body: bytes
+
+
+class _Shape(msgspec.Struct):
+    """Which of the three forms a request has; everything else in it is checked by that form."""
+
+    node_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    node_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    instances: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_NO_OPTIONS = Options()
+_shape_decoder = msgspec.json.Decoder(_Shape)
+_node_decoder = msgspec.json.Decoder(NodeRequest)
+_nodes_decoder = msgspec.json.Decoder(NodesRequest)
+_instances_decoder = msgspec.json.Decoder(InstancesRequest)
+
+
+def parse_request(body: bytes, max_nodes: int) -> Request:
+    """Read one request.
+
+    Raises:
+        MalformedRequest: it is no JSON object of one of the three forms.
+        TooManyNodes: it names more than `max_nodes` nodes.
+    """
+    if not body:
+        raise MalformedRequest('the request has no body; send a JSON object such as {"node_id": 42}')
+    shape = _decode(_shape_decoder, body)
+    present = [name for name in shape.__struct_fields__ if getattr(shape, name) is not msgspec.UNSET]
+    if len(present) != 1:
+        raise MalformedRequest(
+            "expected exactly one of `node_id`, `node_ids` and `instances`, but came "
+            + (" and ".join(f"`{name}`" for name in present) or "none")
+        )
+    if present == ["node_id"]:
+        return Request((_node_query(body),), is_single=True)
+    if present == ["node_ids"]:
+        many = _decode(_nodes_decoder, body)
+        _check_count("node_ids", len(many.node_ids), max_nodes)
+        return Request(_nodes_queries(many), is_single=False)
+    rows = _decode(_instances_decoder, body).instances
+    _check_count("instances", len(rows), max_nodes)
+    return Request(tuple(_instance_query(bytes(row)) for row in rows), is_single=False)
+
+
+def encode_answer(answer: dict[str, Any], max_bytes: int) -> Response:
+    """A successful answer; one larger than `max_bytes` is a `ResponseTooLarge` instead."""
+    body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    if len(body) > max_bytes:
+        return encode_error(ResponseTooLarge(len(body), max_bytes))
+    return Response(HTTPStatus.OK, "ok", body)
+
+
+def encode_error(error: RequestError) -> Response:
+    """A failed answer, with the error's own status."""
+    return Response(error.status, error.code, orjson.dumps(error_row(error)))
+
+
+def error_row(error: RequestError) -> dict[str, Any]:
+    """An error as a JSON object, the whole answer or one row of it."""
+    return {"error": {"code": error.code, "message": error.message}}
+
+
+def _decode(decoder: msgspec.json.Decoder[_Request], body: bytes) -> _Request:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRequest(f"the request cannot be read: {error}") from None
+
+
+def _check_count(field: str, asked: int, allowed: int) -> None:
+    if asked == 0:
+        raise MalformedRequest(f"`{field}` is empty")
+    if asked > allowed:
+        raise TooManyNodes(asked, allowed)
+
+
+def _node_query(body: bytes) -> Query:
+    request = _decode(_node_decoder, body)
+    return Query(request.node_id, request)
+
+
+def _instance_query(body: bytes) -> Query:
+    try:
+        return _node_query(body)
+    except MalformedRequest as error:
+        return Query(None, _NO_OPTIONS, error)
+
+
+def _nodes_queries(request: NodesRequest) -> tuple[Query, ...]:
+    try:
+        msgspec.convert(request.node_ids, list[NodeId])
+    except msgspec.ValidationError:
+        return tuple(_checked_query(node_id, request) for node_id in request.node_ids)
+    return tuple(Query(node_id, request) for node_id in request.node_ids)
+
+
+def _checked_query(node_id: Any, options: Options) -> Query:
+    try:
+        return Query(msgspec.convert(node_id, NodeId), options)
+    except msgspec.ValidationError as error:
+        return Query(None, options, MalformedRequest(f"not a node id: {error}"))

@@ -1,0 +1,45 @@
+"""What a worker may be told, parsed and checked once at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from handler.errors import SettingsError
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `handler` section of a model archive's `model-config.yaml`.
+
+    Args:
+        graph: folder of the graph snapshot.
+        device: where the model runs; `auto` is the GPU that TorchServe assigns, else the CPU.
+        num_threads: threads of one forward on the CPU; 0 divides the machine's cores, less one for
+            TorchServe's front end, among the model's workers.
+        max_nodes_per_request: longer lists are refused.
+        max_response_bytes: larger answers are refused; TorchServe kills the worker of an answer above
+            its own `max_response_size` (6,553,500 by default), so this must stay below that.
+        max_nodes_per_forward: tree nodes, as many as the seeds could have at most; more seeds are
+            answered in several forwards.
+        warm_up: run the model over the batch sizes to come before the worker is ready.
+    """
+
+    graph: str
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    num_threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_nodes_per_request: Positive = 2048
+    max_response_bytes: Positive = 6_000_000
+    max_nodes_per_forward: Positive = 262_144
+    warm_up: bool = True
+
+
+def parse_settings(section: Mapping[str, Any]) -> Settings:
+    """Check a mapping, as YAML gives it; a wrong one is a `SettingsError` that names the key."""
+    try:
+        return msgspec.convert(section, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"model-config.yaml, section `handler`: {error}") from None

@@ -1,0 +1,165 @@
+"""The edge to TorchServe: the only module that knows its contexts, rows and metrics.
+
+A context becomes settings, rows become request bodies, and responses become status, header and bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from ts.context import Context
+from ts.metrics.metric_type_enum import MetricTypes
+
+from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
+from handler.graph.snapshot import Snapshot
+from handler.metrics import CATALOGUE, Counters
+from handler.model.runtime import TorchScriptRuntime
+from handler.requests import Response
+from handler.service import Service
+from handler.settings import Settings, parse_settings
+
+GRAPH_VARIABLE = "HOPSERVE_GRAPH"
+# Whoever drains this model learns from it that a worker has answered all that came before.
+WORKER_HEADER = "x-hopserve-worker"
+_WORKER = str(os.getpid())
+_METRICS_PERIOD_S = 1.0
+# Headers by which TorchServe marks requests for explanations and descriptions; any client can send them.
+_DIVERTING_HEADERS = frozenset({"describe", "explain"})
+_log = logging.getLogger(__name__)
+_JSON_TYPES = frozenset({"", "application/json", "text/json"})
+
+
+
+class GraphHandler:
+    """What TorchServe calls: `initialize` once, then `handle` for every batch."""
+
+    def __init__(self) -> None:
+        self._service: Service | None = None
+
+    def initialize(self, context: Context) -> None:
+        """Open the graph, load the model and warm up; TorchServe sends requests only afterwards.
+
+        Raises:
+            RuntimeError: with one line that says what is wrong; TorchServe logs it, and stops the worker.
+        """
+        try:
+            self._service = self._load(context)
+        except HopserveError as error:
+            # TorchServe prints the traceback of whatever comes; the cause above it says nothing more.
+            raise RuntimeError(f"hopserve: cannot serve {context.model_name}: {error}") from None
+
+    def handle(self, data: Sequence[Mapping[str, Any]], context: Context) -> list[bytes]:
+        """Answer one batch; never raises for anything that a request holds."""
+        if self._service is None:
+            raise RuntimeError("hopserve: handle was called before initialize")
+        bodies = [
+            _body(row, context.get_all_request_header(position)) for position, row in enumerate(data)
+        ]
+        responses = self._service.answer(bodies)
+        for position, response in enumerate(responses):
+            _set_header(context, position, response)
+        return [response.body for response in responses]
+
+    def _load(self, context: Context) -> Service:
+        config = dict(context.model_yaml_config or {})
+        settings = _settings(config)
+        properties = context.system_properties
+        device = _device(settings, properties.get("gpu_id"))
+        torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
+        snapshot = Snapshot.open(Path(settings.graph))
+        runtime = TorchScriptRuntime.load(Path(properties["model_dir"]), device)
+        version = str(context.manifest["model"]["modelVersion"])
+        counters = Counters()
+        service = Service(snapshot, runtime, settings, counters, version)
+        service.warm_up(max(1, int(properties.get("batch_size") or 1)))
+        _publish_regularly(counters, context, version)
+        # What lives now lives until the end: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        return service
+
+
+def _settings(config: Mapping[str, Any]) -> Settings:
+    section = config.get("handler")
+    if not isinstance(section, Mapping):
+        raise SettingsError("model-config.yaml has no section `handler`")
+    graph = os.environ.get(GRAPH_VARIABLE)
+    return parse_settings({**section, "graph": graph} if graph else section)
+
+
+def _device(settings: Settings, gpu_id: int | None) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise SettingsError("device is `cuda`, but PyTorch finds no GPU here")
+    if settings.device == "cpu" or not has_gpu or (settings.device == "auto" and gpu_id is None):
+        return torch.device("cpu")
+    return torch.device("cuda", gpu_id or 0)
+
+
+def _threads_per_worker(config: Mapping[str, Any]) -> int:
+    """A fair share of the cores, of which one is left to TorchServe's front end."""
+    cores = len(os.sched_getaffinity(0))
+    workers = int(config.get("maxWorkers") or config.get("minWorkers") or 1)
+    return max(1, (cores - 1) // max(1, workers))
+
+
+def _body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> bytes | RequestError:
+    """The request's JSON, which REST puts under `body` and gRPC under a name of the client's choice."""
+    for header, value in headers.items():
+        name = header.lower()
+        if name in _DIVERTING_HEADERS and value == "True":
+            return MalformedRequest(f"this model does not {name}: it only predicts")
+        # TorchServe takes forms apart, so that nothing of the body may be left in the row.
+        if name == "content-type" and not _is_json(str(value)):
+            return MalformedRequest(
+                f"the content type is {value!r:.80}: send JSON, as Content-Type application/json"
+            )
+    if not row:
+        return b""
+    if len(row) > 1:
+        return MalformedRequest("query parameters or several parts came: send the JSON alone, as the body")
+    (value,) = row.values()
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    # A TorchServe with decode_input_request=true has parsed the JSON itself.
+    return msgspec.json.encode(value)
+
+
+def _is_json(media_type: str) -> bool:
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind in _JSON_TYPES or kind.endswith("+json")
+
+
+def _set_header(context: Context, position: int, response: Response) -> None:
+    context.set_response_content_type(position, "application/json")
+    context.set_response_header(position, WORKER_HEADER, _WORKER)
+    # The phrase is one of http.HTTPStatus: TorchServe loses the worker over a phrase that is not ASCII.
+    context.set_response_status(response.status.value, response.status.phrase, position)
+
+
+def _publish_regularly(counters: Counters, context: Context, version: str) -> None:
+    """Hand the counters to TorchServe once a second: every one is a log line that its front end parses."""
+    labels = [context.model_name, version]
+    declared = context.metrics.cache.get(MetricTypes.COUNTER, {})
+    missing = [metric.name for metric in CATALOGUE if metric.name not in declared]
+    if missing:
+        _log.warning("TorchServe's metrics_config does not declare %s: not published", ", ".join(missing))
+
+    def publish() -> None:
+        while True:
+            threading.Event().wait(_METRICS_PERIOD_S)
+            for (metric, values), amount in counters.drain().items():
+                if metric.name in declared:
+                    declared[metric.name].add_or_update(amount, [*values, *labels])
+
+    threading.Thread(target=publish, name="hopserve-metrics", daemon=True).start()

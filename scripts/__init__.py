@@ -1,0 +1,1 @@
+"""Verbs for people: shell scripts, and the `hopserve` command line."""

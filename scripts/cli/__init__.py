@@ -1,0 +1,1 @@
+"""The `hopserve` command line; one module per group of subcommands."""

@@ -1,0 +1,138 @@
+"""`hopserve predict`, `token` and `models`: asks and manages a running TorchServe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gateway.upstream.client import Client, ModelVersion
+from gateway.upstream.properties import ServerProperties
+from gateway.upstream.tokens import Tokens
+from scripts.cli.options import say, show_json, with_server
+
+_DRAIN_TIMEOUT_S = 30.0
+
+
+@click.command("predict")
+@click.argument("node_ids", nargs=-1, required=True)
+@click.option("--model", default="graphsage", show_default=True)
+@click.option("--version", help="Version to ask.  [default: the server's default version]")
+@click.option("--return", "returned", multiple=True,
+              type=click.Choice(["embedding", "label", "probabilities", "neighbors"]),
+              help="What the answer holds; may be given several times.")
+@click.option("--num-hops", type=click.IntRange(min=1), help="Fewer hops than the model has layers.")
+@click.option("--num-neighbors", type=click.IntRange(min=1), help="Fewer neighbors than the model samples.")
+@click.option("--string-ids", is_flag=True, help="Send ids as strings even if they look like numbers.")
+@with_server
+def predict_command(
+    node_ids: tuple[str, ...], model: str, version: str | None, returned: tuple[str, ...],
+    num_hops: int | None, num_neighbors: int | None, string_ids: bool, properties: ServerProperties,
+) -> None:
+    """Ask the server about nodes, and print its answer."""
+    options = {"num_hops": num_hops, "num_neighbors": num_neighbors, "return": list(returned) or None}
+    request: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    ids = [node_id if string_ids else _number_if_any(node_id) for node_id in node_ids]
+    request |= {"node_id": ids[0]} if len(ids) == 1 else {"node_ids": ids}
+    with Client(properties) as client:
+        show_json(client.predict(model, version, request))
+
+
+@click.command("token")
+@click.argument("purpose", type=click.Choice(["inference", "management"]))
+@click.option("--renew", is_flag=True, help="Get a new key; the old one stops working for everyone.")
+@with_server
+def token_command(purpose: Any, renew: bool, properties: ServerProperties) -> None:
+    """Print a valid key for requests: `Authorization: Bearer KEY`.
+
+    A key that has run out is renewed first.
+    """
+    click.echo(Tokens(properties).get(purpose, renew=renew))
+
+
+@click.group()
+def models() -> None:
+    """List and change the models that are being served."""
+
+
+@models.command("list")
+@with_server
+def list_command(properties: ServerProperties) -> None:
+    """Show every version of every model, as JSON."""
+    with Client(properties) as client:
+        listed = []
+        for name in client.model_names():
+            default = client.version(name).model_version
+            listed += [_described(version, default) for version in client.versions(name)]
+    show_json(listed)
+
+
+@models.command("register")
+@click.argument("archive")
+@with_server
+def register_command(archive: str, properties: ServerProperties) -> None:
+    """Serve ARCHIVE, a file name in the model store, such as graphsage-2.0.mar."""
+    if not (properties.model_store / archive).is_file() or "/" in archive:
+        raise click.UsageError(f"{archive} is not a file in the model store {properties.model_store}")
+    say(f"loading {archive}")
+    with Client(properties) as client:
+        click.echo(client.register(archive))
+
+
+@models.command("scale")
+@click.argument("model")
+@click.argument("version")
+@click.argument("workers", type=click.IntRange(min=1))
+@with_server
+def scale_command(model: str, version: str, workers: int, properties: ServerProperties) -> None:
+    """Run a version with so many WORKERS; a worker that goes first answers what it has."""
+    say(f"scaling {model} {version} to {workers} workers")
+    with Client(properties) as client:
+        click.echo(client.scale(model, version, workers))
+
+
+@models.command("set-default")
+@click.argument("model")
+@click.argument("version")
+@with_server
+def set_default_command(model: str, version: str, properties: ServerProperties) -> None:
+    """Let a version answer the requests that name none."""
+    with Client(properties) as client:
+        click.echo(client.set_default(model, version))
+
+
+@models.command("unregister")
+@click.argument("model")
+@click.argument("version")
+@click.option("--drain-timeout-s", type=click.FloatRange(min=0), default=_DRAIN_TIMEOUT_S, show_default=True,
+              help="How long to wait for requests in flight; then nothing is removed.")
+@with_server
+def unregister_command(model: str, version: str, drain_timeout_s: float, properties: ServerProperties) -> None:
+    """Stop serving a version, once it has answered what it was asked.
+
+    Move the traffic away first: a request that comes while it is removed may get no answer.
+    """
+    with Client(properties) as client:
+        say(f"waiting for requests in flight at {model} {version}")
+        client.drain(model, version, drain_timeout_s)
+        click.echo(client.unregister(model, version))
+
+
+def _number_if_any(node_id: str) -> int | str:
+    try:
+        return int(node_id)
+    except ValueError:
+        return node_id
+
+
+def _described(version: ModelVersion, default: str) -> dict[str, Any]:
+    return {
+        "model": version.model_name,
+        "version": version.model_version,
+        "default": version.model_version == default,
+        "archive": version.model_url,
+        "workers": {"ready": version.num_ready, "min": version.min_workers, "max": version.max_workers},
+        "batch_size": version.batch_size,
+        "max_batch_delay_ms": version.max_batch_delay,
+        "pending_requests": version.job_queue_status.pending_requests,
+    }

@@ -1,0 +1,41 @@
+"""Makes the example that the quickstart serves: digits, as model `graphsage` version 1.0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tqdm import tqdm
+
+from archive.checkpoint import load_checkpoint, save_checkpoint
+from archive.datasets import load_digits
+from archive.example.train import TrainingPlan, train
+from archive.export import export_model
+from archive.pack import PackPlan, pack
+from handler.graph.manifest import MANIFEST_NAME
+from handler.graph.snapshot import Snapshot
+from handler.graph.writer import write_snapshot
+from scripts.cli.options import say
+
+MODEL_NAME = "graphsage"
+VERSION = "1.0"
+
+
+def build_example(root: Path, store: Path) -> Path:
+    """Make what is missing of the graph, the weights, the export and the archive below `root`/var."""
+    graph = root / "var" / "graphs" / "digits"
+    model = root / "var" / "models" / f"{MODEL_NAME}-{VERSION}"
+    if not (graph / MANIFEST_NAME).exists():
+        say("building the digits graph")
+        write_snapshot(graph, load_digits())
+    weights = model / "weights.pt"
+    if not weights.exists():
+        result = train(
+            Snapshot.open(graph), TrainingPlan(), lambda epochs: tqdm(epochs, desc="training", unit="epoch")
+        )
+        say(f"accuracy on nodes kept for testing: {result.metrics['test']:.3f}")
+        save_checkpoint(weights, result.config, result.model)
+    say("exporting and packing the model")
+    config, trained = load_checkpoint(weights)
+    export_model(config, trained, model / "export")
+    plan = PackPlan(MODEL_NAME, VERSION, model_folder=model / "export", graph_folder=graph)
+    return pack(plan, store)

@@ -1,0 +1,134 @@
+"""`hopserve train`, `export` and `pack`: from a graph to a model archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import yaml
+from tqdm import tqdm
+
+from archive.checkpoint import load_checkpoint, save_checkpoint
+from archive.example.train import TrainingPlan, train
+from archive.export import export_model
+from archive.pack import PackPlan, pack
+from handler.graph.snapshot import Snapshot
+from handler.metrics import torchserve_metrics_file
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, say
+
+_PLAN = TrainingPlan()
+_POSITIVE = click.IntRange(min=1)
+
+
+class Fanouts(click.ParamType):
+    """Comma-separated numbers of neighbours, from the seed outwards."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            fanouts = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers such as 10,10", param, ctx)
+        if min(fanouts) < 1:
+            self.fail("every hop needs at least 1 neighbor", param, ctx)
+        return fanouts
+
+
+@click.command("train")
+@click.option("--graph", "graph_folder", type=EXISTING_FOLDER, required=True, help="Snapshot to train on.")
+@click.option("--out", type=ANY_PATH, required=True, help="File of the trained weights, such as weights.pt.")
+@click.option("--task", type=click.Choice(["classification", "embedding"]), default=_PLAN.task,
+              show_default=True, help="`embedding` needs no classes: neighbors become alike.")
+@click.option("--num-neighbors", type=Fanouts(), default="10,10", show_default=True,
+              help="Neighbors sampled per hop, from the seed outwards as in PyG; as many hops as layers.")
+@click.option("--hidden-dim", type=_POSITIVE, default=_PLAN.hidden_dim, show_default=True)
+@click.option("--embedding-dim", type=_POSITIVE, default=_PLAN.embedding_dim, show_default=True)
+@click.option("--epochs", type=_POSITIVE, default=_PLAN.num_epochs, show_default=True)
+@click.option("--learning-rate", type=float, default=_PLAN.learning_rate, show_default=True)
+@click.option("--weight-decay", type=float, default=_PLAN.weight_decay, show_default=True)
+@click.option("--seed", type=int, default=_PLAN.seed, show_default=True)
+def train_command(
+    graph_folder: Path, out: Path, task: str, num_neighbors: tuple[int, ...], hidden_dim: int,
+    embedding_dim: int, epochs: int, learning_rate: float, weight_decay: float, seed: int,
+) -> None:
+    """Train an example GraphSAGE, on the same samples that are served."""
+    plan = TrainingPlan(
+        task=task,
+        layer_fanouts=num_neighbors[::-1],  # the layer applied first samples the last hop
+        hidden_dim=hidden_dim,
+        embedding_dim=embedding_dim,
+        num_epochs=epochs,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        seed=seed,
+    )
+    snapshot = Snapshot.open(graph_folder)
+    result = train(snapshot, plan, lambda epochs: tqdm(epochs, desc="training", unit="epoch"))
+    save_checkpoint(out, result.config, result.model)
+    measures = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+    click.echo(f"{out}: {'accuracy' if task == 'classification' else 'measures'}: {measures}")
+
+
+@click.command("export")
+@click.option("--weights", type=ANY_PATH, required=True, help="File that `hopserve train` wrote.")
+@click.option("--out", type=ANY_PATH, required=True, help="Folder for model.pt and signature.json.")
+def export_command(weights: Path, out: Path) -> None:
+    """Export a trained model to TorchScript, after comparing it with the eager one."""
+    config, model = load_checkpoint(weights)
+    parity = export_model(config, model, out, say)
+    click.echo(
+        f"{out}: equal to the eager model on {parity.num_shapes} shapes"
+        f" (largest difference {parity.worst_difference:.1e})"
+    )
+
+
+@click.command("pack")
+@click.option("--name", required=True, help="Model name, as in /predictions/NAME.")
+@click.option("--version", required=True, help="Version, such as 1.0.")
+@click.option("--model", "model_folder", type=EXISTING_FOLDER, required=True,
+              help="Folder that `hopserve export` wrote.")
+@click.option("--graph", "graph_folder", type=EXISTING_FOLDER, required=True,
+              help="Snapshot that workers open; it is not packed.")
+@click.option("--store", type=ANY_PATH, default=Path("model_store"), show_default=True, help="Model store.")
+@click.option("--handler", "handler_package", type=EXISTING_FOLDER, default=PackPlan.handler_package,
+              help="Handler package to pack.  [default: the installed one]")
+@click.option("--batch-size", type=_POSITIVE, default=PackPlan.batch_size, show_default=True,
+              help="Requests that TorchServe sends at once, at most.")
+@click.option("--max-batch-delay-ms", type=_POSITIVE, default=PackPlan.max_batch_delay_ms, show_default=True,
+              help="How long a request waits for company.")
+@click.option("--workers", type=_POSITIVE, default=PackPlan.num_workers, show_default=True,
+              help="Worker processes at the start.")
+@click.option("--max-workers", type=_POSITIVE, default=PackPlan.max_workers, show_default=True,
+              help="Worker processes at most; the CPU's cores are shared out among so many.")
+@click.option("--response-timeout-s", type=_POSITIVE, default=PackPlan.response_timeout_s, show_default=True,
+              help="A worker that takes longer for a batch is restarted.")
+def pack_command(
+    name: str, version: str, model_folder: Path, graph_folder: Path, store: Path, handler_package: Path,
+    batch_size: int, max_batch_delay_ms: int, workers: int, max_workers: int, response_timeout_s: int,
+) -> None:
+    """Pack an exported model and the handler into NAME-VERSION.mar."""
+    plan = PackPlan(
+        name=name,
+        version=version,
+        model_folder=model_folder,
+        graph_folder=graph_folder,
+        handler_package=handler_package,
+        batch_size=batch_size,
+        max_batch_delay_ms=max_batch_delay_ms,
+        num_workers=workers,
+        max_workers=max_workers,
+        response_timeout_s=response_timeout_s,
+    )
+    click.echo(str(pack(plan, store, say)))
+
+
+@click.command("metrics-file")
+def metrics_file_command() -> None:
+    """Print the metrics.yaml that TorchServe needs as its metrics_config."""
+    click.echo("# Written by `hopserve metrics-file`; change handler/metrics.py instead.")
+    click.echo(yaml.safe_dump(torchserve_metrics_file(), sort_keys=False), nl=False)

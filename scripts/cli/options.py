@@ -1,0 +1,47 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.upstream.properties import ServerProperties, read_properties
+
+_PROJECT = Path(__file__).resolve().parents[2]
+
+EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+ANY_PATH = click.Path(path_type=Path)
+
+
+def with_server(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--ts-config`, which arrives as the `properties` of that server."""
+    return click.option(
+        "--ts-config",
+        "properties",
+        type=ANY_PATH,
+        envvar="HOPSERVE_TS_CONFIG",
+        callback=_read_properties,
+        help="TorchServe's configuration.  [default: config.properties here, else that of the project]",
+    )(function)
+
+
+def say(step: str) -> None:
+    """Tell what is being done, beside the output proper."""
+    click.echo(step, err=True)
+
+
+def show_json(content: object) -> None:
+    """Print JSON for people and for `jq` alike."""
+    click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _read_properties(
+    context: click.Context, parameter: click.Parameter, value: Path | None  # noqa: ARG001 - click's signature
+) -> ServerProperties:
+    here = Path("config.properties")
+    return read_properties(value or (here if here.exists() else _PROJECT / here))

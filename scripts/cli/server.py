@@ -1,0 +1,125 @@
+"""`hopserve serve` and `stop`: run TorchServe with the models of the store."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+import psutil
+
+from gateway.errors import UpstreamError
+from gateway.upstream.process import (
+    find_server,
+    kill_server,
+    start_server,
+    stop_server,
+    wait_until_ready,
+)
+from gateway.upstream.properties import ServerProperties
+from scripts.cli.options import say, with_server
+
+_ARCHIVE = re.compile(r"(?P<model>.+)-(?P<version>[0-9]+(?:\.[0-9]+)*)\.mar")
+_DRAIN_TIMEOUT_S = 30.0
+_POLL_S = 0.5
+
+
+@click.command("serve")
+@click.option("--detach", is_flag=True, help="Return when the server is ready, and leave it running.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True,
+              help="How long the workers may take to become ready.")
+@with_server
+def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) -> None:
+    """Start TorchServe with every archive of the model store, and the example where there is none.
+
+    Without --detach it runs until it is interrupted, and then stops as `hopserve stop` does.
+    """
+    server = find_server(properties)
+    if server is None:
+        server = _start(properties, timeout_s)
+    else:
+        say(f"already running as process {server.pid}")
+        wait_until_ready(server, properties, _models(_archives(properties)), timeout_s)
+    click.echo(_how_to_ask(properties))
+    if not detach:
+        _wait(server, properties)
+
+
+@click.command("stop")
+@click.option("--drain-timeout-s", type=click.FloatRange(min=0), default=_DRAIN_TIMEOUT_S, show_default=True,
+              help="How long to wait for requests in flight; then nothing is stopped.")
+@click.option("--force", is_flag=True, help="Stop at once; requests in flight get no answer.")
+@with_server
+def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperties) -> None:
+    """Stop TorchServe, once it has answered what it was asked so far."""
+    server = find_server(properties)
+    if server is None:
+        click.echo("not running")
+        return
+    if force:
+        kill_server(server)
+    else:
+        stop_server(server, properties, drain_timeout_s, say)
+    click.echo("stopped")
+
+
+def _start(properties: ServerProperties, timeout_s: float) -> psutil.Process:
+    archives = _archives(properties)
+    if not archives:
+        from scripts.cli.example import build_example
+
+        build_example(properties.file.parent, properties.model_store)
+        archives = _archives(properties)
+    say("starting TorchServe with " + ", ".join(archives))
+    server = start_server(properties, archives, properties.file.parent / "var" / "tmp")
+    try:
+        wait_until_ready(server, properties, _models(archives), timeout_s)
+    except (UpstreamError, KeyboardInterrupt):
+        kill_server(server)
+        raise
+    return server
+
+
+def _archives(properties: ServerProperties) -> list[str]:
+    """The archives of the store, older versions first: a model's first version is its default."""
+
+    def by_version(name: str) -> tuple[str, list[int]]:
+        match = _ARCHIVE.fullmatch(name)
+        return (match["model"], [int(part) for part in match["version"].split(".")]) if match else (name, [])
+
+    return sorted((file.name for file in properties.model_store.glob("*.mar")), key=by_version)
+
+
+def _models(archives: list[str]) -> list[str]:
+    matches = [_ARCHIVE.fullmatch(name) for name in archives]
+    return sorted({match["model"] if match else name for match, name in zip(matches, archives, strict=True)})
+
+
+def _wait(server: psutil.Process, properties: ServerProperties) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    say("press Ctrl-C to stop")
+    try:
+        while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        stop_server(server, properties, _DRAIN_TIMEOUT_S, say)
+        click.echo("stopped")
+        return
+    raise UpstreamError(f"TorchServe stopped by itself; {properties.file.parent / 'logs'} says why")
+
+
+def _how_to_ask(properties: ServerProperties) -> str:
+    command = Path(".venv/bin/hopserve")
+    return f"""
+Hopserve is ready. Ask it about a node:
+
+  curl -s {properties.inference_url}/predictions/graphsage \\
+    -H "Authorization: Bearer $({command} token inference)" \\
+    -H 'Content-Type: application/json' -d '{{"node_id": 42}}'
+"""
