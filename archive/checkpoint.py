@@ -50,7 +50,7 @@ def load_checkpoint(path: Path) -> tuple[ModelConfig, GraphSAGE]:
         model.load_state_dict(content["weights"])
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
-    except Exception as error:  # torch.load has no error of its own
+    except Exception as error:  # noqa: BLE001 - torch.load has no error of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"{path}: not weights that `hopserve train` wrote: {reason}") from None
     return config, model.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ def load_npz(path: Path) -> GraphArrays:
             arrays = {name: file[name] for name in file.files if name in _USED}
     except FileNotFoundError:
         raise GraphInputError(f"{path}: no such file") from None
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy each raise their own
         raise GraphInputError(f"{path}: not a .npz file of plain arrays: {error}") from None
     if "edge_index" not in arrays:
         raise GraphInputError(f"{path}: has no array `edge_index`")
@@ -104,7 +105,7 @@ def random_split(label: NDArray[np.int64], seed: int) -> NDArray[np.uint8]:
     return split
 
 
-def _from_arrays(name: str, arrays: dict[str, NDArray[np.generic]]) -> GraphArrays:
+def _from_arrays(name: str, arrays: dict[str, NDArray[Any]]) -> GraphArrays:
     edge_index = arrays["edge_index"]
     features = _features_of(arrays)
     label = arrays.get("y")
@@ -123,7 +124,7 @@ def _from_arrays(name: str, arrays: dict[str, NDArray[np.generic]]) -> GraphArra
     )
 
 
-def _features_of(arrays: dict[str, NDArray[np.generic]]) -> Features | None:
+def _features_of(arrays: dict[str, NDArray[Any]]) -> Features | None:
     if "x" in arrays:
         x = arrays["x"]
         if x.ndim != 2:
@@ -140,12 +141,12 @@ def _features_of(arrays: dict[str, NDArray[np.generic]]) -> Features | None:
         raise GraphInputError("x_indptr does not fit x_shape and x_data")
     if len(indices) != len(arrays["x_data"]) or (np.diff(indptr) < 0).any():
         raise GraphInputError("x_indices and x_indptr do not fit x_data")
-    if len(indices) and not (0 <= indices.min() and indices.max() < columns):
+    if len(indices) and not (indices.min() >= 0 and indices.max() < columns):
         raise GraphInputError(f"x_indices must lie in 0 to {columns - 1}")
     return CsrFeatures(indptr, indices, _as_float(arrays["x_data"]), columns)
 
 
-def _as_float(values: NDArray[np.generic]) -> NDArray[np.floating]:
+def _as_float(values: NDArray[Any]) -> NDArray[np.floating]:
     if values.dtype in (np.float32, np.float16):
         return values
     if values.dtype.kind not in "fiub":
@@ -154,10 +155,10 @@ def _as_float(values: NDArray[np.generic]) -> NDArray[np.floating]:
 
 
 def _count_nodes(
-    edge_index: NDArray[np.generic],
+    edge_index: NDArray[Any],
     features: Features | None,
-    label: NDArray[np.generic] | None,
-    node_id: NDArray[np.generic] | None,
+    label: NDArray[Any] | None,
+    node_id: NDArray[Any] | None,
 ) -> int:
     if features is not None:
         return features.shape[0]

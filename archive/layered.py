@@ -26,9 +26,7 @@ class LayeredModel(nn.Module):
         self.fanouts = list(layer_fanouts)
         self.num_layers = len(layer_fanouts)
 
-    def forward(
-        self, x: Tensor, edge_index: Tensor, hop: Tensor, edge_rank: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, edge_index: Tensor, hop: Tensor, edge_rank: Tensor) -> tuple[Tensor, Tensor]:
         """Embedding and logits of the seeds, in the order of their trees.
 
         Args:

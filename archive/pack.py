@@ -72,7 +72,7 @@ def pack(plan: PackPlan, store: Path, report: Callable[[str], None] = lambda ste
             _check_import(work / "staged")
             report("writing the archive")
             _run_archiver(plan, work)
-            os.replace(work / "out" / f"{plan.name}.mar", archive)
+            (work / "out" / f"{plan.name}.mar").replace(archive)
     except OSError as error:
         raise ModelError(f"{archive}: cannot be written: {error}") from None
     return archive
@@ -140,11 +140,12 @@ def _check_import(staged: Path) -> None:
 
 def _run_archiver(plan: PackPlan, work: Path) -> None:
     # Relative paths: the archiver takes commas and wildcards in them for its own.
+    command = [sys.executable, "-m", "model_archiver.model_packaging"]
+    command += ["--model-name", plan.name, "--version", plan.version, "--export-path", "out"]
+    command += ["--serialized-file", f"staged/{MODEL_NAME}", "--handler", "staged/entry.py"]
+    command += ["--extra-files", "staged", "--config-file", "model-config.yaml"]
     result = subprocess.run(
-        [sys.executable, "-m", "model_archiver.model_packaging"]
-        + ["--model-name", plan.name, "--version", plan.version]
-        + ["--serialized-file", f"staged/{MODEL_NAME}", "--handler", "staged/entry.py"]
-        + ["--config-file", "model-config.yaml", "--extra-files", "staged", "--export-path", "out"],
+        command,
         cwd=work,
         env={**os.environ, "TMPDIR": str(work / "tmp")},
         capture_output=True,

@@ -31,11 +31,10 @@ class Composer:
         self._about = about
         self._default_returned = ("embedding", "label") if signature.labels else ("embedding",)
 
-    def rows(
-        self, queries: Sequence[Query], trees: SampledTrees, output: ModelOutput
-    ) -> list[Row]:
+    def rows(self, queries: Sequence[Query], trees: SampledTrees, output: ModelOutput) -> list[Row]:
         """One row per query; `trees` and `output` hold the queries' nodes in the same order."""
-        finite = np.isfinite(output.embedding).all(axis=1) & np.isfinite(output.logits).all(axis=1)
+        outputs = np.concatenate([output.embedding, output.logits], axis=1)
+        finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
         tree_nodes = np.diff(trees.ptr).tolist()
         classes = self._classes(queries, output)
         rows: list[Row] = []

@@ -180,7 +180,7 @@ class Service:
             output = self._run(trees)
             with self._timed("compose"):
                 rows = self._composer.rows([seed.query for seed in seeds], trees, output)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it ends here: other requests go on
             _log.exception("a forward over %d nodes failed", len(seeds))
             return [InternalError()] * len(seeds)
         self._counters.add(metrics.NODES, len(seeds), "live")
@@ -207,8 +207,9 @@ class Service:
         for query, row in zip(request.queries, rows, strict=True):
             if isinstance(row, RequestError):
                 self._counters.add(metrics.ERRORS, 1, row.code)
-                row = {"node_id": query.node_id} | error_row(row)
-            predictions.append(row)
+                predictions.append({"node_id": query.node_id} | error_row(row))
+            else:
+                predictions.append(row)
         return encode_answer({"predictions": predictions}, self._settings.max_response_bytes)
 
     def _count(self, responses: Sequence[Response]) -> None:

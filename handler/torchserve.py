@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 _JSON_TYPES = frozenset({"", "application/json", "text/json"})
 
 
-
 class GraphHandler:
     """What TorchServe calls: `initialize` once, then `handle` for every batch."""
 
@@ -60,9 +59,7 @@ class GraphHandler:
         """Answer one batch; never raises for anything that a request holds."""
         if self._service is None:
             raise RuntimeError("hopserve: handle was called before initialize")
-        bodies = [
-            _body(row, context.get_all_request_header(position)) for position, row in enumerate(data)
-        ]
+        bodies = [_body(row, context.get_all_request_header(position)) for position, row in enumerate(data)]
         responses = self._service.answer(bodies)
         for position, response in enumerate(responses):
             _set_header(context, position, response)
@@ -122,17 +119,13 @@ def _body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> bytes | Request
             return MalformedRequest(
                 f"the content type is {value!r:.80}: send JSON, as Content-Type application/json"
             )
-    if not row:
-        return b""
     if len(row) > 1:
         return MalformedRequest("query parameters or several parts came: send the JSON alone, as the body")
-    (value,) = row.values()
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace")
+    value = next(iter(row.values()), b"")
     if isinstance(value, bytes | bytearray):
         return bytes(value)
-    # A TorchServe with decode_input_request=true has parsed the JSON itself.
-    return msgspec.json.encode(value)
+    # A TorchServe with decode_input_request=true has read text and JSON itself.
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
 def _is_json(media_type: str) -> bool:

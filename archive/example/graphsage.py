@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +38,7 @@ class GraphSAGE(nn.Module):
     ) -> None:
         super().__init__()
         widths = [feature_dim, *[hidden_dim] * (num_layers - 1), embedding_dim]
-        self.convs = nn.ModuleList(
-            SAGEConv(width, next_width) for width, next_width in zip(widths, widths[1:], strict=False)
-        )
+        self.convs = nn.ModuleList(SAGEConv(width, next_width) for width, next_width in pairwise(widths))
         self.head: nn.Module = nn.Linear(embedding_dim, num_classes) if num_classes else NoClasses()
         self.dropout = nn.Dropout(dropout)
 

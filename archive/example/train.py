@@ -51,7 +51,9 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
-def train(snapshot: Snapshot, plan: TrainingPlan, progress: Progress = lambda epochs: epochs) -> TrainingResult:
+def train(
+    snapshot: Snapshot, plan: TrainingPlan, progress: Progress = lambda epochs: epochs
+) -> TrainingResult:
     """Train on the whole graph at once, each layer on every node's sample of its fan-out.
 
     Raises:
@@ -90,7 +92,7 @@ def _train_classes(
         model.train()
         optimizer.zero_grad()
         _, logits = model(x, edges)
-        functional.cross_entropy(logits[nodes["train"]], label[nodes["train"]]).backward()
+        functional.cross_entropy(logits[nodes["train"]], label[nodes["train"]]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         accuracy = _accuracies(model, x, edges, label, nodes)["val"]
         if accuracy > best:
@@ -118,16 +120,14 @@ def _train_embedding(
         near = (embedding[pairs[0]] * embedding[pairs[1]]).sum(1)
         far = (embedding[pairs[0]] * embedding[others]).sum(1)
         loss = -(functional.logsigmoid(near) + functional.logsigmoid(-far)).mean()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return TrainingResult(config, model.eval(), {"loss": float(loss.detach())})
 
 
 def _start(config: ModelConfig, plan: TrainingPlan) -> tuple[GraphSAGE, torch.optim.Optimizer]:
     model = config.build()
-    return model, torch.optim.Adam(
-        model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay
-    )
+    return model, torch.optim.Adam(model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
 
 
 def _config(snapshot: Snapshot, plan: TrainingPlan, labels: tuple[str, ...]) -> ModelConfig:

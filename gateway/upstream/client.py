@@ -157,7 +157,8 @@ class Client:
             answer = self._http.post(url, headers=headers, json={"instances": []}, timeout=left_s)
         except httpx.HTTPError:
             return None
-        return answer.headers.get(_WORKER_HEADER)
+        signature: str | None = answer.headers.get(_WORKER_HEADER)
+        return signature
 
     def unregister(self, model: str, version: str) -> str:
         """Remove a version at once; drain it first, or the requests in it never get an answer."""

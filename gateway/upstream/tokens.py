@@ -73,6 +73,10 @@ class Tokens:
         try:
             answer = httpx.get(url, params={"type": purpose}, headers=headers)
         except httpx.HTTPError as error:
-            raise UpstreamError(f"the {purpose} key ran out and {url} cannot be asked for a new one: {error}") from None
+            raise UpstreamError(
+                f"the {purpose} key ran out and {url} cannot be asked for a new one: {error}"
+            ) from None
         if answer.is_error:
-            raise UpstreamError(f"TorchServe gives no new {purpose} key: {answer.status_code} {answer.text.strip()}")
+            raise UpstreamError(
+                f"TorchServe gives no new {purpose} key: {answer.status_code} {answer.text.strip()}"
+            )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+FeatureKind = Literal["dense", "csr"]
 
 
 class Features(Protocol):
     """A [num_nodes, feature_dim] matrix of float32 or float16."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[FeatureKind]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -22,7 +24,7 @@ class Features(Protocol):
         """float32 [len(index), feature_dim]: a copy of the rows at `index`."""
         ...
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """What a snapshot stores of them, by array name."""
         ...
 
@@ -30,7 +32,7 @@ class Features(Protocol):
 class DenseFeatures:
     """Features stored row after row."""
 
-    kind = "dense"
+    kind: ClassVar[FeatureKind] = "dense"
 
     def __init__(self, x: NDArray[np.floating]) -> None:
         self._x = x
@@ -42,7 +44,7 @@ class DenseFeatures:
     def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.take(self._x, index, axis=0).astype(np.float32, copy=False)
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {"x": self._x}
 
 
@@ -56,7 +58,7 @@ class CsrFeatures:
         feature_dim: number of columns.
     """
 
-    kind = "csr"
+    kind: ClassVar[FeatureKind] = "csr"
 
     def __init__(
         self,
@@ -84,5 +86,5 @@ class CsrFeatures:
         out[row, self._indices[position]] = self._data[position]
         return out
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {"x_indptr": self._indptr, "x_indices": self._indices, "x_data": self._data}

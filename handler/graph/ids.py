@@ -7,7 +7,7 @@ and no Python object per node. A slot holds a node index, or -1 where it is free
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,14 @@ from handler.graph.hashing import hash_bytes, mix64
 from handler.graph.kernels import compiled
 
 NodeId = int | str
+IdKind = Literal["range", "int", "str"]
 
 
 class NodeIds(Protocol):
     """The ids of a graph's nodes, of one type for the whole graph."""
 
-    kind: ClassVar[str]
-    id_type: ClassVar[type]
+    kind: ClassVar[IdKind]
+    id_type: ClassVar[type[int | str]]
 
     def __len__(self) -> int: ...
 
@@ -42,7 +43,7 @@ class NodeIds(Protocol):
         """uint64 [num_nodes]: one hash per node, of its id alone."""
         ...
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """What a snapshot stores of them, by array name."""
         ...
 
@@ -50,8 +51,8 @@ class NodeIds(Protocol):
 class RangeIds:
     """Ids that are the positions 0 to num_nodes - 1 themselves: nothing is stored."""
 
-    kind = "range"
-    id_type = int
+    kind: ClassVar[IdKind] = "range"
+    id_type: ClassVar[type[int | str]] = int
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
@@ -65,20 +66,20 @@ class RangeIds:
         return index
 
     def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
-        return index.tolist()
+        return list(index.tolist())
 
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_ints(np.arange(self._num_nodes, dtype=np.int64))
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {}
 
 
 class IntIds:
     """Any distinct 64-bit integers."""
 
-    kind = "int"
-    id_type = int
+    kind: ClassVar[IdKind] = "int"
+    id_type: ClassVar[type[int | str]] = int
 
     def __init__(self, ids: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         self._ids = ids
@@ -100,24 +101,22 @@ class IntIds:
         return _find_ints(self._ids, self._slots, np.array(node_ids, dtype=np.int64))
 
     def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
-        return self._ids[index].tolist()
+        return list(self._ids[index].tolist())
 
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_ints(self._ids)
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {"ids": self._ids, "id_slots": self._slots}
 
 
 class StrIds:
     """Any distinct strings, kept as one buffer of UTF-8."""
 
-    kind = "str"
-    id_type = str
+    kind: ClassVar[IdKind] = "str"
+    id_type: ClassVar[type[int | str]] = str
 
-    def __init__(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> None:
+    def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         self._data = data
         self._offsets = offsets
         self._slots = slots
@@ -146,7 +145,7 @@ class StrIds:
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_strs(self._data, self._offsets)
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {"id_bytes": self._data, "id_offsets": self._offsets, "id_slots": self._slots}
 
 
@@ -240,9 +239,7 @@ def _find_str(
 
 
 @compiled
-def _insert_strs(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]
-) -> int:
+def _insert_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]) -> int:
     for index in range(len(offsets) - 1):
         slot = _find_str(data, offsets, slots, data, offsets[index], offsets[index + 1])
         if slots[slot] >= 0:

@@ -25,13 +25,13 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 @functools.cache
 def cache_folder() -> Path:
     """The folder of this package's compiled code: below `$NUMBA_CACHE_DIR` or the user's cache."""
-    root = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hopserve", "numba"
-    )
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(chosen) if chosen else cache / "hopserve" / "numba"
     digest = hashlib.sha256()
     for source in sorted(_PACKAGE.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return Path(root) / digest.hexdigest()[:32]
+    return root / digest.hexdigest()[:32]
 
 
 class ContentLocator(caching._CacheLocator):  # type: ignore[misc]  # Numba ships no types

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from handler.errors import SnapshotError
+from handler.graph.features import FeatureKind
+from handler.graph.ids import IdKind
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -54,8 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_edges: Count
     feature_dim: Count
     ordering: Ordering
-    id_kind: Literal["range", "int", "str"]
-    feature_kind: Literal["dense", "csr"] | None
+    id_kind: IdKind
+    feature_kind: FeatureKind | None
     label_names: tuple[str, ...] | None
     arrays: dict[str, ArrayEntry]
 
@@ -92,7 +93,7 @@ def array_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def describe_array(path: Path, array: NDArray[np.generic]) -> ArrayEntry:
+def describe_array(path: Path, array: NDArray[Any]) -> ArrayEntry:
     """The manifest's entry for an array that was just written to `path`."""
     return ArrayEntry(str(array.dtype), array.shape, file_checksum(path))
 

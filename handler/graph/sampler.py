@@ -54,7 +54,7 @@ class SampledTrees:
 
     @property
     def num_edges(self) -> int:
-        return self.edge_index.shape[1]
+        return int(self.edge_index.shape[1])
 
 
 def sample_trees(adjacency: Adjacency, seeds: NDArray[np.int64], plan: FanoutPlan) -> SampledTrees:
@@ -72,9 +72,7 @@ def sample_trees(adjacency: Adjacency, seeds: NDArray[np.int64], plan: FanoutPla
     rank = np.empty(capacity, dtype=np.int32)
     ptr = np.zeros(len(seeds) + 1, dtype=np.int64)
     fanouts = np.array(plan.hop_fanouts, dtype=np.int64)
-    _grow_trees(
-        adjacency.indptr, adjacency.indices, seeds, fanouts, node, hop, source, target, rank, ptr
-    )
+    _grow_trees(adjacency.indptr, adjacency.indices, seeds, fanouts, node, hop, source, target, rank, ptr)
     num_nodes, num_edges = int(ptr[-1]), int(ptr[-1]) - len(seeds)
     edge_index = np.empty((2, num_edges), dtype=np.int64)
     edge_index[0], edge_index[1] = source[:num_edges], target[:num_edges]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,12 +97,12 @@ def verify(folder: Path, manifest: Manifest) -> None:
             raise SnapshotError(path, f"corrupt: its checksum is {found}, the manifest says {entry.checksum}")
 
 
-def _map_array(folder: Path, manifest: Manifest, name: str) -> NDArray[np.generic]:
+def _map_array(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
     path, entry = array_path(folder, name), manifest.arrays[name]
     try:
         # Without elements there is nothing to map, and mmap refuses it.
-        mode = "r" if 0 not in entry.shape else None
-        array = np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False))
+        mapped = 0 not in entry.shape
+        array = np.asarray(np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False))
     except FileNotFoundError:
         raise SnapshotError(path, "missing, but named in the manifest") from None
     except (OSError, ValueError, EOFError) as error:
@@ -115,13 +116,11 @@ def _map_array(folder: Path, manifest: Manifest, name: str) -> NDArray[np.generi
     return array
 
 
-def _check_counts(
-    folder: Path, manifest: Manifest, arrays: dict[str, NDArray[np.generic]]
-) -> None:
+def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> None:
     nodes, edges = manifest.num_nodes, manifest.num_edges
     wanted: dict[str, tuple[int, ...] | None] = {"indptr": (nodes + 1,), "indices": (edges,)}
-    wanted |= {name: None for name in _FROM_IDS[manifest.id_kind]}
-    wanted |= {name: None for name in _FROM_FEATURES[manifest.feature_kind]}
+    wanted |= dict.fromkeys(_FROM_IDS[manifest.id_kind])
+    wanted |= dict.fromkeys(_FROM_FEATURES[manifest.feature_kind])
     wanted |= {name: (nodes,) for name in ("label", "split", "ids") if name in arrays}
     if manifest.feature_kind == "dense":
         wanted["x"] = (nodes, manifest.feature_dim)
@@ -137,17 +136,18 @@ def _check_counts(
         raise SnapshotError(array_path(folder, "indptr"), f"does not run from 0 to {edges}")
 
 
-def _read_ids(manifest: Manifest, arrays: dict[str, NDArray[np.generic]]) -> NodeIds:
-    parts = [arrays[name] for name in _FROM_IDS[manifest.id_kind]]
+def _read_ids(manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> NodeIds:
     if manifest.id_kind == "range":
         return RangeIds(manifest.num_nodes)
-    return IntIds(*parts) if manifest.id_kind == "int" else StrIds(*parts)
+    if manifest.id_kind == "int":
+        return IntIds(arrays["ids"], arrays["id_slots"])
+    return StrIds(arrays["id_bytes"], arrays["id_offsets"], arrays["id_slots"])
 
 
-def _read_features(manifest: Manifest, arrays: dict[str, NDArray[np.generic]]) -> Features | None:
-    parts = [arrays[name] for name in _FROM_FEATURES[manifest.feature_kind]]
+def _read_features(manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> Features | None:
     if manifest.feature_kind is None:
         return None
     if manifest.feature_kind == "dense":
-        return DenseFeatures(*parts)
-    return CsrFeatures(*parts, manifest.feature_dim)
+        return DenseFeatures(arrays["x"])
+    indptr, indices, data = (arrays[name] for name in _FROM_FEATURES["csr"])
+    return CsrFeatures(indptr, indices, data, manifest.feature_dim)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +77,7 @@ class BuildReport:
     num_duplicates: int
 
 
-def order_adjacency(
-    edge_index: NDArray[np.integer], hashes: NDArray[np.uint64], seed: int
-) -> Adjacency:
+def order_adjacency(edge_index: NDArray[np.integer], hashes: NDArray[np.uint64], seed: int) -> Adjacency:
     """Each node's distinct in-neighbours in `seeded` order.
 
     Args:
@@ -99,7 +98,7 @@ def order_adjacency(
     indptr = np.zeros(num_nodes + 1, dtype=np.int64)
     np.cumsum(np.bincount(target, minlength=num_nodes), out=indptr[1:])
     index_dtype = np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
-    indices = np.ascontiguousarray(source, dtype=index_dtype)
+    indices: NDArray[np.integer] = source.astype(index_dtype)
     _order_rows(indptr, indices, hashes, np.uint64(seed))
     return Adjacency(indptr, indices)
 
@@ -171,21 +170,25 @@ def _check_graph(graph: GraphArrays) -> None:
     for name, values in rows.items():
         if values is not None and len(values) != nodes:
             raise GraphInputError(f"{name} has {len(values)} entries for {nodes} nodes")
-    if graph.label is not None and graph.label_names is not None:
-        if graph.label.max() >= len(graph.label_names) or graph.label.min() < -1:
-            raise GraphInputError(
-                f"labels run from {graph.label.min()} to {graph.label.max()},"
-                f" but there are {len(graph.label_names)} label names"
-            )
+    if graph.label is not None:
+        _check_labels(graph.label, graph.label_names)
+
+
+def _check_labels(label: NDArray[np.int64], names: tuple[str, ...] | None) -> None:
+    lowest, highest = int(label.min()), int(label.max())
+    if lowest < -1 or highest < 0:
+        raise GraphInputError(
+            f"classes must be 0 or more, or -1 where unknown; they are {lowest} to {highest}"
+        )
+    if names is not None and highest >= len(names):
+        raise GraphInputError(f"classes run to {highest}, but there are {len(names)} class names")
 
 
 def _check_features(graph: GraphArrays) -> None:
     if graph.features is None:
         return
     if graph.features.shape[0] != graph.num_nodes:
-        raise GraphInputError(
-            f"the features have {graph.features.shape[0]} rows for {graph.num_nodes} nodes"
-        )
+        raise GraphInputError(f"the features have {graph.features.shape[0]} rows for {graph.num_nodes} nodes")
     for name in ("x", "x_data"):
         values = graph.features.arrays().get(name)
         if values is None:
@@ -210,8 +213,8 @@ def _index_ids(graph: GraphArrays) -> NodeIds:
 
 def _compose(
     graph: GraphArrays, ids: NodeIds, adjacency: Adjacency, seed: int
-) -> tuple[Manifest, dict[str, NDArray[np.generic]]]:
-    arrays: dict[str, NDArray[np.generic]] = {
+) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+    arrays: dict[str, NDArray[Any]] = {
         "indptr": adjacency.indptr,
         "indices": adjacency.indices,
     } | ids.arrays()
@@ -233,17 +236,15 @@ def _compose(
         num_edges=len(adjacency.indices),
         feature_dim=0 if graph.features is None else graph.features.shape[1],
         ordering=Ordering("seeded", seed),
-        id_kind=ids.kind,  # type: ignore[arg-type]  # each class of ids has its own literal
-        feature_kind=None if graph.features is None else graph.features.kind,  # type: ignore[arg-type]
+        id_kind=ids.kind,
+        feature_kind=None if graph.features is None else graph.features.kind,
         label_names=label_names,
         arrays={},
     )
     return manifest, arrays
 
 
-def _write_files(
-    staging: Path, manifest: Manifest, arrays: dict[str, NDArray[np.generic]], report: Report
-) -> None:
+def _write_files(staging: Path, manifest: Manifest, arrays: dict[str, NDArray[Any]], report: Report) -> None:
     for name, array in arrays.items():
         report(f"writing {name} ({array.nbytes / 1e6:.1f} MB)")
         path = array_path(staging, name)

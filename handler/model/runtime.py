@@ -41,9 +41,7 @@ class Runtime(Protocol):
 class TorchScriptRuntime:
     """A TorchScript model on one device."""
 
-    def __init__(
-        self, module: torch.jit.ScriptModule, signature: Signature, device: torch.device
-    ) -> None:
+    def __init__(self, module: torch.jit.ScriptModule, signature: Signature, device: torch.device) -> None:
         self._module = module
         self._device = device
         self.signature = signature
@@ -59,7 +57,7 @@ class TorchScriptRuntime:
                 f"{path}: its checksum is {found}, the signature says {signature.model_checksum}"
             )
         try:
-            module = torch.jit.load(str(path), map_location=device).eval()
+            module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
             # Freezing folds the weights in: a fifth off small batches, and no slow seventh call.
             frozen = torch.jit.freeze(module)
         except RuntimeError as error:

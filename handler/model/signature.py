@@ -57,9 +57,7 @@ def read_signature(folder: Path) -> Signature:
             f"{path}: format_version is {signature.format_version}, this Hopserve reads {FORMAT_VERSION}"
         )
     if (signature.task == "classification") != bool(signature.labels):
-        raise ModelError(
-            f"{path}: task is {signature.task}, but there are {len(signature.labels)} labels"
-        )
+        raise ModelError(f"{path}: task is {signature.task}, but there are {len(signature.labels)} labels")
     return signature
 
 

@@ -18,16 +18,26 @@ _DRAIN_TIMEOUT_S = 30.0
 @click.argument("node_ids", nargs=-1, required=True)
 @click.option("--model", default="graphsage", show_default=True)
 @click.option("--version", help="Version to ask.  [default: the server's default version]")
-@click.option("--return", "returned", multiple=True,
-              type=click.Choice(["embedding", "label", "probabilities", "neighbors"]),
-              help="What the answer holds; may be given several times.")
+@click.option(
+    "--return",
+    "returned",
+    multiple=True,
+    type=click.Choice(["embedding", "label", "probabilities", "neighbors"]),
+    help="What the answer holds; may be given several times.",
+)
 @click.option("--num-hops", type=click.IntRange(min=1), help="Fewer hops than the model has layers.")
 @click.option("--num-neighbors", type=click.IntRange(min=1), help="Fewer neighbors than the model samples.")
 @click.option("--string-ids", is_flag=True, help="Send ids as strings even if they look like numbers.")
 @with_server
 def predict_command(
-    node_ids: tuple[str, ...], model: str, version: str | None, returned: tuple[str, ...],
-    num_hops: int | None, num_neighbors: int | None, string_ids: bool, properties: ServerProperties,
+    node_ids: tuple[str, ...],
+    model: str,
+    version: str | None,
+    returned: tuple[str, ...],
+    num_hops: int | None,
+    num_neighbors: int | None,
+    string_ids: bool,
+    properties: ServerProperties,
 ) -> None:
     """Ask the server about nodes, and print its answer."""
     options = {"num_hops": num_hops, "num_neighbors": num_neighbors, "return": list(returned) or None}
@@ -104,10 +114,17 @@ def set_default_command(model: str, version: str, properties: ServerProperties) 
 @models.command("unregister")
 @click.argument("model")
 @click.argument("version")
-@click.option("--drain-timeout-s", type=click.FloatRange(min=0), default=_DRAIN_TIMEOUT_S, show_default=True,
-              help="How long to wait for requests in flight; then nothing is removed.")
+@click.option(
+    "--drain-timeout-s",
+    type=click.FloatRange(min=0),
+    default=_DRAIN_TIMEOUT_S,
+    show_default=True,
+    help="How long to wait for requests in flight; then nothing is removed.",
+)
 @with_server
-def unregister_command(model: str, version: str, drain_timeout_s: float, properties: ServerProperties) -> None:
+def unregister_command(
+    model: str, version: str, drain_timeout_s: float, properties: ServerProperties
+) -> None:
     """Stop serving a version, once it has answered what it was asked.
 
     Move the traffic away first: a request that comes while it is removed may get no answer.

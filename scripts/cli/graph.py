@@ -25,19 +25,40 @@ def graph() -> None:
 
 
 @graph.command("build")
-@click.option("--npz", type=ANY_PATH, help="A .npz file of arrays: edge_index [2, num_edges] and, as wished,"
-              " x or x_data/x_indices/x_indptr/x_shape, y, class_names, node_id, train_mask/val_mask/test_mask.")
-@click.option("--dataset", type=click.Choice(DATASETS), help="`digits` comes with scikit-learn; the others"
-              " are downloaded.")
+@click.option(
+    "--npz",
+    type=ANY_PATH,
+    help="A .npz file of arrays: edge_index [2, num_edges] and, as wished,"
+    " x or x_data/x_indices/x_indptr/x_shape, y, class_names, node_id, train_mask/val_mask/test_mask.",
+)
+@click.option(
+    "--dataset",
+    type=click.Choice(DATASETS),
+    help="`digits` comes with scikit-learn; the others are downloaded.",
+)
 @click.option("--out", type=ANY_PATH, required=True, help="Folder of the new snapshot.")
 @click.option("--undirected", is_flag=True, help="Let every edge count in both directions.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Another seed gives other samples.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Another seed gives other samples.",
+)
 @click.option("--force", is_flag=True, help="Replace a snapshot that is there.")
-@click.option("--download-to", type=ANY_PATH, default=_download_folder,
-              help="Where downloads are kept.  [default: ~/.cache/hopserve/datasets]")
+@click.option(
+    "--download-to",
+    type=ANY_PATH,
+    default=_download_folder,
+    help="Where downloads are kept.  [default: ~/.cache/hopserve/datasets]",
+)
 def build_command(
-    npz: Path | None, dataset: str | None, out: Path, undirected: bool, seed: int, force: bool,
+    npz: Path | None,
+    dataset: str | None,
+    out: Path,
+    undirected: bool,
+    seed: int,
+    force: bool,
     download_to: Path,
 ) -> None:
     """Build a snapshot from a file or a known dataset."""

@@ -20,7 +20,7 @@ _PLAN = TrainingPlan()
 _POSITIVE = click.IntRange(min=1)
 
 
-class Fanouts(click.ParamType):
+class Fanouts(click.ParamType[tuple[int, ...]]):
     """Comma-separated numbers of neighbours, from the seed outwards."""
 
     name = "N,N,..."
@@ -42,10 +42,20 @@ class Fanouts(click.ParamType):
 @click.command("train")
 @click.option("--graph", "graph_folder", type=EXISTING_FOLDER, required=True, help="Snapshot to train on.")
 @click.option("--out", type=ANY_PATH, required=True, help="File of the trained weights, such as weights.pt.")
-@click.option("--task", type=click.Choice(["classification", "embedding"]), default=_PLAN.task,
-              show_default=True, help="`embedding` needs no classes: neighbors become alike.")
-@click.option("--num-neighbors", type=Fanouts(), default="10,10", show_default=True,
-              help="Neighbors sampled per hop, from the seed outwards as in PyG; as many hops as layers.")
+@click.option(
+    "--task",
+    type=click.Choice(["classification", "embedding"]),
+    default=_PLAN.task,
+    show_default=True,
+    help="`embedding` needs no classes: neighbors become alike.",
+)
+@click.option(
+    "--num-neighbors",
+    type=Fanouts(),
+    default="10,10",
+    show_default=True,
+    help="Neighbors sampled per hop, from the seed outwards as in PyG; as many hops as layers.",
+)
 @click.option("--hidden-dim", type=_POSITIVE, default=_PLAN.hidden_dim, show_default=True)
 @click.option("--embedding-dim", type=_POSITIVE, default=_PLAN.embedding_dim, show_default=True)
 @click.option("--epochs", type=_POSITIVE, default=_PLAN.num_epochs, show_default=True)
@@ -53,8 +63,16 @@ class Fanouts(click.ParamType):
 @click.option("--weight-decay", type=float, default=_PLAN.weight_decay, show_default=True)
 @click.option("--seed", type=int, default=_PLAN.seed, show_default=True)
 def train_command(
-    graph_folder: Path, out: Path, task: str, num_neighbors: tuple[int, ...], hidden_dim: int,
-    embedding_dim: int, epochs: int, learning_rate: float, weight_decay: float, seed: int,
+    graph_folder: Path,
+    out: Path,
+    task: str,
+    num_neighbors: tuple[int, ...],
+    hidden_dim: int,
+    embedding_dim: int,
+    epochs: int,
+    learning_rate: float,
+    weight_decay: float,
+    seed: int,
 ) -> None:
     """Train an example GraphSAGE, on the same samples that are served."""
     plan = TrainingPlan(
@@ -90,26 +108,75 @@ def export_command(weights: Path, out: Path) -> None:
 @click.command("pack")
 @click.option("--name", required=True, help="Model name, as in /predictions/NAME.")
 @click.option("--version", required=True, help="Version, such as 1.0.")
-@click.option("--model", "model_folder", type=EXISTING_FOLDER, required=True,
-              help="Folder that `hopserve export` wrote.")
-@click.option("--graph", "graph_folder", type=EXISTING_FOLDER, required=True,
-              help="Snapshot that workers open; it is not packed.")
+@click.option(
+    "--model",
+    "model_folder",
+    type=EXISTING_FOLDER,
+    required=True,
+    help="Folder that `hopserve export` wrote.",
+)
+@click.option(
+    "--graph",
+    "graph_folder",
+    type=EXISTING_FOLDER,
+    required=True,
+    help="Snapshot that workers open; it is not packed.",
+)
 @click.option("--store", type=ANY_PATH, default=Path("model_store"), show_default=True, help="Model store.")
-@click.option("--handler", "handler_package", type=EXISTING_FOLDER, default=PackPlan.handler_package,
-              help="Handler package to pack.  [default: the installed one]")
-@click.option("--batch-size", type=_POSITIVE, default=PackPlan.batch_size, show_default=True,
-              help="Requests that TorchServe sends at once, at most.")
-@click.option("--max-batch-delay-ms", type=_POSITIVE, default=PackPlan.max_batch_delay_ms, show_default=True,
-              help="How long a request waits for company.")
-@click.option("--workers", type=_POSITIVE, default=PackPlan.num_workers, show_default=True,
-              help="Worker processes at the start.")
-@click.option("--max-workers", type=_POSITIVE, default=PackPlan.max_workers, show_default=True,
-              help="Worker processes at most; the CPU's cores are shared out among so many.")
-@click.option("--response-timeout-s", type=_POSITIVE, default=PackPlan.response_timeout_s, show_default=True,
-              help="A worker that takes longer for a batch is restarted.")
+@click.option(
+    "--handler",
+    "handler_package",
+    type=EXISTING_FOLDER,
+    default=PackPlan.handler_package,
+    help="Handler package to pack.  [default: the installed one]",
+)
+@click.option(
+    "--batch-size",
+    type=_POSITIVE,
+    default=PackPlan.batch_size,
+    show_default=True,
+    help="Requests that TorchServe sends at once, at most.",
+)
+@click.option(
+    "--max-batch-delay-ms",
+    type=_POSITIVE,
+    default=PackPlan.max_batch_delay_ms,
+    show_default=True,
+    help="How long a request waits for company.",
+)
+@click.option(
+    "--workers",
+    type=_POSITIVE,
+    default=PackPlan.num_workers,
+    show_default=True,
+    help="Worker processes at the start.",
+)
+@click.option(
+    "--max-workers",
+    type=_POSITIVE,
+    default=PackPlan.max_workers,
+    show_default=True,
+    help="Worker processes at most; the CPU's cores are shared out among so many.",
+)
+@click.option(
+    "--response-timeout-s",
+    type=_POSITIVE,
+    default=PackPlan.response_timeout_s,
+    show_default=True,
+    help="A worker that takes longer for a batch is restarted.",
+)
 def pack_command(
-    name: str, version: str, model_folder: Path, graph_folder: Path, store: Path, handler_package: Path,
-    batch_size: int, max_batch_delay_ms: int, workers: int, max_workers: int, response_timeout_s: int,
+    name: str,
+    version: str,
+    model_folder: Path,
+    graph_folder: Path,
+    store: Path,
+    handler_package: Path,
+    batch_size: int,
+    max_batch_delay_ms: int,
+    workers: int,
+    max_workers: int,
+    response_timeout_s: int,
 ) -> None:
     """Pack an exported model and the handler into NAME-VERSION.mar."""
     plan = PackPlan(

@@ -41,7 +41,9 @@ def show_json(content: object) -> None:
 
 
 def _read_properties(
-    context: click.Context, parameter: click.Parameter, value: Path | None  # noqa: ARG001 - click's signature
+    context: click.Context,
+    parameter: click.Parameter,
+    value: Path | None,
 ) -> ServerProperties:
     here = Path("config.properties")
     return read_properties(value or (here if here.exists() else _PROJECT / here))

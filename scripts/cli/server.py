@@ -29,8 +29,13 @@ _POLL_S = 0.5
 
 @click.command("serve")
 @click.option("--detach", is_flag=True, help="Return when the server is ready, and leave it running.")
-@click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True,
-              help="How long the workers may take to become ready.")
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="How long the workers may take to become ready.",
+)
 @with_server
 def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) -> None:
     """Start TorchServe with every archive of the model store, and the example where there is none.
@@ -49,8 +54,13 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
 
 
 @click.command("stop")
-@click.option("--drain-timeout-s", type=click.FloatRange(min=0), default=_DRAIN_TIMEOUT_S, show_default=True,
-              help="How long to wait for requests in flight; then nothing is stopped.")
+@click.option(
+    "--drain-timeout-s",
+    type=click.FloatRange(min=0),
+    default=_DRAIN_TIMEOUT_S,
+    show_default=True,
+    help="How long to wait for requests in flight; then nothing is stopped.",
+)
 @click.option("--force", is_flag=True, help="Stop at once; requests in flight get no answer.")
 @with_server
 def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperties) -> None:
