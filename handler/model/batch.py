@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from handler.graph.sampler import SampledTrees
+
+# The class of a `Batch` of `Data`, which `Batch(...)` derives anew at every call, for 0.1 ms each.
+_DATA_BATCH: Any = type(Batch(_base_cls=Data))
 
 
 def to_batch(trees: SampledTrees, x: NDArray[np.float32]) -> Batch:
@@ -27,8 +32,9 @@ def to_batch(trees: SampledTrees, x: NDArray[np.float32]) -> Batch:
     num_seeds = trees.num_seeds
     node_ptr = torch.from_numpy(trees.ptr)
     edge_ptr = node_ptr - torch.arange(num_seeds + 1)  # a tree has one edge less than nodes
-    batch = Batch(
-        _base_cls=Data,
+    batch = _DATA_BATCH.__new__(_DATA_BATCH)
+    Data.__init__(
+        batch,
         x=torch.from_numpy(x),
         edge_index=torch.from_numpy(trees.edge_index),
         n_id=torch.from_numpy(trees.node),

@@ -1,0 +1,95 @@
+"""Fixtures that every part of the tests may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+from archive.checkpoint import ModelConfig, save_checkpoint
+from archive.datasets import load_digits
+from archive.example.graphsage import GraphSAGE
+from archive.example.train import TrainingPlan, TrainingResult, train
+from archive.export import export_model
+from handler.graph.snapshot import Snapshot
+from handler.graph.writer import GraphArrays, write_snapshot
+
+hypothesis.settings.register_profile("hopserve", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("hopserve")
+
+torch.set_num_threads(1)
+
+_DATA = Path(os.environ.get("HOPSERVE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@dataclass(frozen=True)
+class Example:
+    """The quickstart's graph and model, as files and as objects."""
+
+    graph: Path
+    weights: Path
+    export: Path
+    result: TrainingResult
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    root = tmp_path_factory.mktemp("example")
+    write_snapshot(root / "digits", load_digits())
+    result = train(Snapshot.open(root / "digits"), TrainingPlan())
+    save_checkpoint(root / "weights.pt", result.config, result.model)
+    export_model(result.config, result.model, root / "export")
+    return Example(root / "digits", root / "weights.pt", root / "export", result)
+
+
+@pytest.fixture(scope="session")
+def dataset() -> Callable[[str], Path]:
+    """The path of one of the optional test graphs; skips where they are absent."""
+
+    def path_of(name: str) -> Path:
+        path = _DATA / name / f"{name}.npz"
+        if not path.exists():
+            pytest.skip(f"{path} is absent (set HOPSERVE_DATA to the folder of the test graphs)")
+        return path
+
+    return path_of
+
+
+@pytest.fixture
+def make_snapshot(tmp_path: Path) -> Callable[..., Snapshot]:
+    """Write a graph of arrays as a snapshot, and open it."""
+    count = 0
+
+    def make(arrays: GraphArrays, seed: int = 0) -> Snapshot:
+        nonlocal count
+        count += 1
+        write_snapshot(tmp_path / f"graph-{count}", arrays, seed=seed)
+        return Snapshot.open(tmp_path / f"graph-{count}")
+
+    return make
+
+
+@pytest.fixture
+def make_model() -> Callable[..., tuple[ModelConfig, GraphSAGE]]:
+    """A GraphSAGE with random weights."""
+
+    def make(
+        feature_dim: int = 3, layer_fanouts: tuple[int, ...] = (3, 2), labels: tuple[str, ...] = ("a", "b")
+    ) -> tuple[ModelConfig, GraphSAGE]:
+        config = ModelConfig(
+            task="classification" if labels else "embedding",
+            feature_dim=feature_dim,
+            hidden_dim=5,
+            embedding_dim=4,
+            layer_fanouts=layer_fanouts,
+            labels=labels,
+        )
+        torch.manual_seed(0)
+        return config, config.build().eval()
+
+    return make

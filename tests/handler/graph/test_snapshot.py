@@ -1,0 +1,243 @@
+"""What was written is read; what was damaged is refused, by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from handler.errors import GraphInputError, SnapshotError
+from handler.graph import snapshot as snapshot_module
+from handler.graph.features import CsrFeatures, DenseFeatures
+from handler.graph.manifest import MANIFEST_NAME, read_manifest
+from handler.graph.snapshot import Snapshot, verify
+from handler.graph.writer import GraphArrays, Split, write_snapshot
+from tests.graphs import SmallGraph, small_graphs
+
+STRINGS = GraphArrays(
+    name="strings",
+    edge_index=np.array([[0, 1, 2, 0], [1, 2, 2, 1]]),
+    num_nodes=4,
+    ids=["a", "bé", "c", ""],
+    features=CsrFeatures(
+        np.array([0, 1, 1, 3, 3]), np.array([1, 0, 2], dtype=np.int32), np.ones(3, dtype=np.float16), 3
+    ),
+    label=np.array([0, 1, -1, 1]),
+    label_names=("no", "yes"),
+    split=np.array([Split.TRAIN, Split.VAL, Split.NONE, Split.TEST], dtype=np.uint8),
+)
+
+
+@given(small_graphs())
+def test_a_snapshot_holds_the_distinct_edges(graph: SmallGraph) -> None:
+    snapshot = graph.to_snapshot()
+    indptr, indices = snapshot.adjacency.indptr, snapshot.adjacency.indices
+    target = np.repeat(np.arange(len(graph.ids)), np.diff(indptr))
+    found = list(zip(indices.tolist(), target.tolist(), strict=True))
+    assert sorted(found) == sorted(set(graph.edges))
+    assert snapshot.num_edges == len(found)
+    assert snapshot.ids.id_of(np.arange(snapshot.num_nodes)) == graph.ids
+    assert snapshot.features is not None
+    assert np.array_equal(snapshot.features.gather(np.arange(snapshot.num_nodes)), graph.features())
+
+
+def test_everything_is_read_back(make_snapshot: Callable[..., Snapshot]) -> None:
+    snapshot = make_snapshot(STRINGS)
+    assert snapshot.ids.index_of(["bé", "", "zz"]).tolist() == [1, 3, -1]
+    assert snapshot.features is not None
+    assert snapshot.features.gather(np.arange(4)).tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 1], [0, 0, 0]]
+    assert snapshot.label is not None
+    assert snapshot.label.tolist() == [0, 1, -1, 1]
+    assert snapshot.manifest.label_names == ("no", "yes")
+    assert snapshot.split is not None
+    assert snapshot.split.tolist() == [1, 2, 0, 3]
+
+
+def test_a_graph_without_edges_or_features(make_snapshot: Callable[..., Snapshot]) -> None:
+    snapshot = make_snapshot(GraphArrays("bare", np.zeros((2, 0), dtype=np.int64), 2))
+    assert (snapshot.num_nodes, snapshot.num_edges, snapshot.features) == (2, 0, None)
+
+
+def test_arrays_are_mapped_and_read_only(make_snapshot: Callable[..., Snapshot]) -> None:
+    indices = make_snapshot(STRINGS).adjacency.indices
+    assert isinstance(indices.base, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        indices[0] = 1
+
+
+def test_equal_graphs_have_equal_names_and_others_do_not(make_snapshot: Callable[..., Snapshot]) -> None:
+    first, second, other = (make_snapshot(STRINGS, seed).manifest.snapshot_id for seed in (0, 0, 1))
+    assert first == second != other
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "id_bytes", "id_slots", "x_data", "label"])
+def test_a_truncated_file_is_refused(make_snapshot: Callable[..., Snapshot], name: str) -> None:
+    path = make_snapshot(STRINGS).folder / f"{name}.npy"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(SnapshotError, match=f"{name}.npy: truncated"):
+        Snapshot.open(path.parent)
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "id_bytes", "id_slots", "x_data", "label"])
+def test_one_wrong_bit_is_refused(make_snapshot: Callable[..., Snapshot], name: str) -> None:
+    path = make_snapshot(STRINGS).folder / f"{name}.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SnapshotError, match=f"{name}.npy: corrupt: its checksum is"):
+        Snapshot.open(path.parent)
+
+
+def test_a_large_snapshot_is_hashed_only_when_asked(
+    make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_snapshot(STRINGS).folder
+    content = bytearray((folder / "x_data.npy").read_bytes())
+    content[-1] ^= 1
+    (folder / "x_data.npy").write_bytes(content)
+    monkeypatch.setattr(snapshot_module, "_ALWAYS_HASHED_BYTES", 0)
+    Snapshot.open(folder)
+    with pytest.raises(SnapshotError, match="x_data"):
+        verify(folder, read_manifest(folder))
+
+
+def test_a_missing_file_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
+    folder = make_snapshot(STRINGS).folder
+    (folder / "indices.npy").unlink()
+    with pytest.raises(SnapshotError, match=r"indices.npy: missing, but named in the manifest"):
+        Snapshot.open(folder)
+
+
+def test_a_file_of_another_snapshot_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
+    folder = make_snapshot(STRINGS).folder
+    np.save(folder / "label.npy", np.zeros(5, dtype=np.int64))
+    with pytest.raises(SnapshotError, match=r"label.npy: holds int64 \[5\], the manifest says int64 \[4\]"):
+        Snapshot.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format_version": 99}, "format_version is 99, this Hopserve reads 1"),
+        ({"num_nodes": 3}, "the manifest's counts ask for"),
+        ({"num_edges": 7}, "the manifest's counts ask for"),
+        ({"num_nodes": "4"}, "not a valid manifest: Expected `int`, got `str` - at `\\$.num_nodes`"),
+        ({"surprise": 1}, "not a valid manifest: Object contains unknown field `surprise`"),
+        ({"id_kind": "int"}, "ids.npy: missing"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(
+    make_snapshot: Callable[..., Snapshot], change: dict[str, object], problem: str
+) -> None:
+    path = make_snapshot(STRINGS).folder / MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(SnapshotError, match=problem):
+        Snapshot.open(path.parent)
+
+
+def test_a_folder_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"manifest.json: missing, so this folder is no graph snapshot"):
+        Snapshot.open(tmp_path)
+
+
+def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).write_bytes(b"\xff\xfe{")
+    with pytest.raises(SnapshotError, match="not a valid manifest"):
+        Snapshot.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        (GraphArrays("g", np.array([[0], [2]]), 2), "edge_index names node 2, but the nodes are 0 to 1"),
+        (GraphArrays("g", np.array([[-1], [0]]), 2), "edge_index names node -1"),
+        (GraphArrays("g", np.array([0, 1]), 2), r"must be integers \[2, num_edges\], but is int64 \[2\]"),
+        (GraphArrays("g", np.array([[0.5], [1]]), 2), "but is float64"),
+        (GraphArrays("g", np.zeros((2, 0), dtype=np.int64), 0), "the graph has no nodes"),
+        (
+            GraphArrays("g", np.array([[0], [1]]), 2, ids=np.array([1, 2, 3])),
+            "ids has 3 entries for 2 nodes",
+        ),
+        (GraphArrays("g", np.array([[0], [1]]), 2, ids=["a", "a"]), "node id 'a' is given twice"),
+        (
+            GraphArrays("g", np.array([[0], [1]]), 2, features=DenseFeatures(np.zeros((3, 1), np.float32))),
+            "the features have 3 rows for 2 nodes",
+        ),
+        (
+            GraphArrays(
+                "g", np.array([[0], [1]]), 2, features=DenseFeatures(np.array([[0], [np.nan]], np.float32))
+            ),
+            "the features hold NaN or infinity",
+        ),
+        (
+            GraphArrays("g", np.array([[0], [1]]), 2, features=DenseFeatures(np.zeros((2, 1)))),
+            "features must be float32 or float16, but are float64",
+        ),
+        (
+            GraphArrays("g", np.array([[0], [1]]), 2, label=np.array([0, 2]), label_names=("a", "b")),
+            "classes run to 2, but there are 2 class names",
+        ),
+        (GraphArrays("g", np.array([[0], [1]]), 2, label=np.array([0, -2])), "classes must be 0 or more"),
+    ],
+)
+def test_arrays_that_are_no_graph_are_refused(tmp_path: Path, arrays: GraphArrays, problem: str) -> None:
+    with pytest.raises(GraphInputError, match=problem):
+        write_snapshot(tmp_path / "graph", arrays)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_build_leaves_the_old_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_snapshot(tmp_path / "graph", STRINGS)
+    before = read_manifest(tmp_path / "graph")
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full_disk)
+    with pytest.raises(SnapshotError, match="cannot be written: No space left on device"):
+        write_snapshot(tmp_path / "graph", STRINGS, seed=1, replace=True)
+    assert read_manifest(tmp_path / "graph") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_a_snapshot_is_replaced_only_when_asked_and_its_readers_go_on(tmp_path: Path) -> None:
+    write_snapshot(tmp_path / "graph", STRINGS)
+    old = Snapshot.open(tmp_path / "graph")
+    with pytest.raises(SnapshotError, match="a snapshot is there already"):
+        write_snapshot(tmp_path / "graph", STRINGS)
+    smaller = GraphArrays("smaller", np.array([[0], [1]]), 2)
+    write_snapshot(tmp_path / "graph", smaller, replace=True)
+    assert Snapshot.open(tmp_path / "graph").num_nodes == 2
+    assert old.ids.index_of(["c"]).tolist() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(SnapshotError, match="exists and is no graph snapshot"):
+        write_snapshot(tmp_path, STRINGS, replace=True)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_compiled_code_is_shared_by_copies_of_the_package(tmp_path: Path) -> None:
+    """A model archive is unpacked to a new folder at every start: it must not compile anew."""
+    import shutil
+
+    import handler
+
+    cache, files = tmp_path / "cache", []
+    for copy in ("one", "two"):
+        shutil.copytree(Path(handler.__file__).parent, tmp_path / copy / "handler")
+        code = "from handler.graph.hashing import mix64; import numpy; mix64(numpy.uint64(1))"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / copy), "NUMBA_CACHE_DIR": str(cache)}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
+        files.append({path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()})
+    assert files[0]
+    assert files[0] == files[1]

@@ -1,0 +1,103 @@
+"""The slow, obvious way: NetworkX for the graph, Python integers for hashes, float64 for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from archive.example.graphsage import GraphSAGE
+
+NodeId = int | str
+_BITS = 2**64 - 1
+
+
+def mix64(value: int) -> int:
+    """SplitMix64."""
+    z = (value + 0x9E3779B97F4A7C15) & _BITS
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _BITS
+    return z ^ (z >> 31)
+
+
+def hash_id(node_id: NodeId) -> int:
+    """The hash of an id: SplitMix64 of an integer, FNV-1a and SplitMix64 of a string."""
+    if isinstance(node_id, int):
+        return mix64(node_id & _BITS)
+    value = 0xCBF29CE484222325
+    for byte in node_id.encode():
+        value = ((value ^ byte) * 0x100000001B3) & _BITS
+    return mix64(value)
+
+
+def edge_key(seed: int, v: NodeId, u: NodeId) -> int:
+    """The place of u among the in-neighbours of v."""
+    return mix64((mix64(mix64(seed) ^ hash_id(v)) + hash_id(u)) & _BITS)
+
+
+def sample(graph: nx.DiGraph, v: NodeId, fanout: int, seed: int = 0) -> list[NodeId]:
+    """S(v, f): the first f of v's in-neighbours by `edge_key`."""
+    return sorted(graph.predecessors(v), key=lambda u: edge_key(seed, v, u))[:fanout]
+
+
+@dataclass
+class Tree:
+    """A sampled tree, as objects."""
+
+    node: NodeId
+    hop: int = 0
+    children: list[Tree] = field(default_factory=list)
+
+    def by_hop(self) -> list[list[NodeId]]:
+        """Nodes of each hop, breadth first."""
+        levels, level = [], [self]
+        while level:
+            levels.append([tree.node for tree in level])
+            level = [child for tree in level for child in tree.children]
+        return levels
+
+
+def sample_tree(graph: nx.DiGraph, v: NodeId, hop_fanouts: Sequence[int], seed: int = 0, hop: int = 0) -> Tree:
+    """Expand v by the fan-out of each hop."""
+    tree = Tree(v, hop)
+    if hop < len(hop_fanouts):
+        tree.children = [
+            sample_tree(graph, u, hop_fanouts, seed, hop + 1)
+            for u in sample(graph, v, hop_fanouts[hop], seed)
+        ]
+    return tree
+
+
+def embed(
+    model: GraphSAGE,
+    graph: nx.DiGraph,
+    x: dict[NodeId, NDArray[np.floating]],
+    v: NodeId,
+    layer_fanouts: Sequence[int],
+    *,
+    seed: int = 0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Embedding and logits of v by the definition: h(l, v) from h(l-1, v) and h(l-1, u), u in S(v, f(l))."""
+
+    def weight(name: str) -> NDArray[np.float64]:
+        return model.state_dict()[name].numpy().astype(np.float64)
+
+    def h(layer: int, node: NodeId) -> NDArray[np.float64]:
+        if layer == 0:
+            return x[node].astype(np.float64)
+        neighbors = sample(graph, node, layer_fanouts[layer - 1], seed)
+        below = [h(layer - 1, u) for u in neighbors]
+        own = h(layer - 1, node)
+        if layer > 1:
+            below, own = [np.maximum(value, 0) for value in below], np.maximum(own, 0)
+        mean = np.mean(below, axis=0) if below else np.zeros_like(own)
+        conv = f"convs.{layer - 1}"
+        return weight(f"{conv}.lin_l.weight") @ mean + weight(f"{conv}.lin_l.bias") + weight(f"{conv}.lin_r.weight") @ own
+
+    embedding = h(len(layer_fanouts), v)
+    if "head.weight" not in model.state_dict():
+        return embedding, np.zeros(0)
+    return embedding, weight("head.weight") @ np.maximum(embedding, 0) + weight("head.bias")
