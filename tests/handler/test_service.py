@@ -1,0 +1,334 @@
+"""The laws of answers: right, the same every time, whatever the company."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+from archive.checkpoint import ModelConfig
+from archive.example.graphsage import GraphSAGE
+from archive.example.train import full_graph_edges
+from archive.export import export_model
+from handler import metrics
+from handler.errors import ModelError
+from handler.graph.features import DenseFeatures
+from handler.graph.snapshot import Snapshot
+from handler.graph.writer import GraphArrays
+from handler.metrics import Counters
+from handler.model.runtime import ModelOutput, TorchScriptRuntime
+from handler.service import Service
+from handler.settings import Settings
+from tests import reference
+from tests.graphs import FEATURE_DIM, SmallGraph, layer_fanouts, small_graphs
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-5
+
+
+class Served:
+    """A service over a small graph, with the model that it serves."""
+
+    def __init__(self, snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, **limits: int) -> None:
+        with TemporaryDirectory() as folder:
+            export_model(config, model, Path(folder, "export"))
+            self.runtime = TorchScriptRuntime.load(Path(folder, "export"), CPU)
+        self.snapshot, self.config, self.model = snapshot, config, model
+        self.counters = Counters()
+        settings = Settings(graph="", **limits)  # type: ignore[arg-type]
+        self.service = Service(snapshot, self.runtime, settings, self.counters, "1.0")
+
+    def ask(self, *requests: object) -> list[tuple[int, Any]]:
+        """Answer one batch of requests; status and JSON of each."""
+        bodies = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in requests]
+        return [(r.status.value, json.loads(r.body)) for r in self.service.answer(bodies)]
+
+    def embedding(self, request: object) -> NDArray[np.float64]:
+        ((status, answer),) = self.ask(request)
+        assert status == 200, answer
+        return np.array(answer["embedding"])
+
+
+def _close(found: Sequence[float] | NDArray[Any], wanted: Sequence[float] | NDArray[Any]) -> bool:
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return bool(np.abs(found - wanted).max() <= TOLERANCE * max(np.abs(wanted).max(), 1e-3))
+
+
+def _model(fanouts: tuple[int, ...], labels: tuple[str, ...] = ("a", "b")) -> tuple[ModelConfig, GraphSAGE]:
+    config = ModelConfig(
+        task="classification" if labels else "embedding",
+        feature_dim=FEATURE_DIM,
+        hidden_dim=5,
+        embedding_dim=4,
+        layer_fanouts=fanouts,
+        labels=labels,
+    )
+    torch.manual_seed(0)
+    return config, config.build().eval()
+
+
+_RUNTIMES: dict[tuple[int, ...], Served] = {}
+
+
+def _serve(graph: SmallGraph, fanouts: tuple[int, ...]) -> Served:
+    """Exporting takes most of the time, so each model is exported once."""
+    snapshot = graph.to_snapshot()
+    if fanouts not in _RUNTIMES:
+        _RUNTIMES[fanouts] = Served(snapshot, *_model(fanouts))
+    known = _RUNTIMES[fanouts]
+    served = Served.__new__(Served)
+    served.__dict__ |= known.__dict__ | {"snapshot": snapshot, "counters": Counters()}
+    served.service = Service(snapshot, known.runtime, Settings(graph=""), served.counters, "1.0")
+    return served
+
+
+RING = SmallGraph(list(range(6)), [(node, (node + 1) % 6) for node in range(6)] + [(3, 1), (4, 1), (5, 1)])
+
+
+@pytest.fixture(scope="module")
+def ring() -> Served:
+    return Served(RING.to_snapshot(), *_model((3, 2)))
+
+
+@settings(max_examples=40)
+@given(small_graphs(), layer_fanouts)
+def test_answers_equal_the_definition(graph: SmallGraph, fanouts: tuple[int, ...]) -> None:
+    served, slow = _serve(graph, fanouts), graph.to_networkx()
+    x = dict(zip(graph.ids, graph.features(), strict=True))
+    ((_, answer),) = served.ask({"node_ids": graph.ids, "return": ["embedding", "probabilities", "label"]})
+    for node_id, row in zip(graph.ids, answer["predictions"], strict=True):
+        embedding, logits = reference.embed(served.model, slow, x, node_id, fanouts)
+        assert row["node_id"] == node_id
+        assert _close(row["embedding"], embedding)
+        powers = np.exp(logits - logits.max())
+        assert np.allclose(list(row["probabilities"].values()), powers / powers.sum(), atol=1e-5)
+        assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
+
+
+@settings(max_examples=40)
+@given(small_graphs(), layer_fanouts)
+def test_offline_equals_online(graph: SmallGraph, fanouts: tuple[int, ...]) -> None:
+    """Layer by layer over all nodes gives what serving each node gives."""
+    served = _serve(graph, fanouts)
+    with torch.inference_mode():
+        edges = full_graph_edges(served.snapshot, fanouts)
+        offline, _ = served.model(torch.from_numpy(graph.features()), edges)
+    for node_id, wanted in zip(graph.ids, offline.numpy(), strict=True):
+        assert _close(served.embedding({"node_id": node_id}), wanted)
+
+
+@settings(max_examples=40)
+@given(small_graphs(), layer_fanouts, st.data())
+def test_an_answer_does_not_depend_on_its_company(
+    graph: SmallGraph, fanouts: tuple[int, ...], data: st.DataObject
+) -> None:
+    served = _serve(graph, fanouts)
+    company = data.draw(st.lists(st.sampled_from(graph.ids), min_size=1, max_size=20))
+    junk = [b"{", {"node_id": "nobody"}, {"node_ids": [None]}, b""]
+    requests = [*({"node_id": node_id} for node_id in company), *junk]
+    order = data.draw(st.permutations(range(len(requests))))
+    answers = served.ask(*(requests[place] for place in order))
+    for place, (status, answer) in zip(order, answers, strict=True):
+        if place < len(company):
+            assert status == 200
+            assert _close(answer["embedding"], served.embedding({"node_id": company[place]}))
+
+
+def test_the_same_question_has_the_same_answer_a_thousand_times(ring: Served) -> None:
+    (first,) = ring.ask({"node_id": 1})
+    assert all(ring.ask({"node_id": 1}) == [first] for _ in range(1000))
+    others = [{"node_id": node % 6} for node in range(63)]
+    for place in (0, 31, 63):
+        crowd = [*others[:place], {"node_id": 1}, *others[place:]]
+        assert _close(ring.ask(*crowd)[place][1]["embedding"], first[1]["embedding"])
+
+
+def test_one_answer_says_where_it_is_from(ring: Served) -> None:
+    ((status, answer),) = ring.ask({"node_id": 1})
+    assert status == 200
+    assert list(answer) == [
+        "node_id", "embedding", "label", "source", "model_version", "graph", "age_ms", "sampled"
+    ]  # fmt: skip
+    assert (answer["node_id"], answer["source"], answer["model_version"]) == (1, "live", "1.0")
+    assert answer["graph"] == {"snapshot": ring.snapshot.manifest.snapshot_id, "seq": 0}
+    tree = reference.sample_tree(RING.to_networkx(), 1, (3, 3)).by_hop()
+    nodes = sum(map(len, tree))
+    assert answer["sampled"] == {"nodes": nodes, "edges": nodes - 1, "truncated": False}
+
+
+def test_it_returns_what_is_asked(ring: Served) -> None:
+    ((_, answer),) = ring.ask({"node_id": 1, "return": ["neighbors"]})
+    assert "embedding" not in answer
+    assert "label" not in answer
+    assert [[1], *answer["neighbors"]] == reference.sample_tree(RING.to_networkx(), 1, (3, 3)).by_hop()
+    ((_, answer),) = ring.ask({"node_id": 1, "return": ["probabilities"]})
+    assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def test_fewer_hops_and_neighbors(ring: Served) -> None:
+    ((_, answer),) = ring.ask({"node_id": 1, "num_hops": 1, "num_neighbors": 2})
+    assert answer["sampled"] == {"nodes": 3, "edges": 2, "truncated": False}
+    x = dict(enumerate(RING.features()))
+    wanted, _ = reference.embed(ring.model, RING.to_networkx(), x, 1, (2, 2))
+    assert _close(ring.embedding({"node_id": 1, "num_neighbors": 2}), wanted)
+
+
+def test_a_staleness_is_always_satisfied_by_a_live_answer(ring: Served) -> None:
+    assert ring.ask({"node_id": 1, "max_staleness_ms": 0}) == ring.ask({"node_id": 1})
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "code", "message"),
+    [
+        ({"node_id": 77}, 404, "unknown_node", "the graph has no node 77"),
+        ({"node_id": "1"}, 400, "malformed", "'1': this graph's node ids are integers"),
+        ({"node_id": 1, "num_hops": 3}, 400, "malformed", "this model has 2 layers"),
+        ({"node_id": 1, "num_neighbors": 4}, 400, "malformed", "this model samples at most 3"),
+        ({"node_id": 1, "as_of": 5}, 400, "malformed", "as_of needs a graph whose neighbors are ordered"),
+        ({"node_ids": list(range(3000))}, 413, "too_many_nodes", "at most 2048"),
+        (b"\x00", 400, "malformed", "cannot be read"),
+    ],
+)
+def test_errors_have_their_status(
+    ring: Served, request_: object, status: int, code: str, message: str
+) -> None:
+    good = {"node_id": 1}
+    (before, (found, answer), after) = ring.ask(good, request_, good)
+    assert before[0] == after[0] == 200
+    assert found == status
+    assert answer["error"]["code"] == code
+    assert message in answer["error"]["message"]
+
+
+def test_rows_of_a_list_err_alone(ring: Served) -> None:
+    ((status, answer),) = ring.ask({"node_ids": [1, 77, "x", 2.5, 2]})
+    assert status == 200
+    codes = [row.get("error", {}).get("code") for row in answer["predictions"]]
+    assert codes == [None, "unknown_node", "malformed", "malformed", None]
+    assert [row["node_id"] for row in answer["predictions"]] == [1, 77, "x", None, 2]
+
+
+def test_a_graph_with_string_ids(make_snapshot: Callable[..., Snapshot]) -> None:
+    graph = SmallGraph(["a", "b"], [(0, 1)])
+    served = Served(graph.to_snapshot(), *_model((2,)))
+    (good, bad, unknown) = served.ask({"node_id": "b"}, {"node_id": 1}, {"node_id": "c"})
+    assert (good[0], bad[0], unknown[0]) == (200, 400, 404)
+    assert "this graph's node ids are strings" in bad[1]["error"]["message"]
+
+
+def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
+    served = Served(RING.to_snapshot(), *_model((3, 2), labels=()))
+    (answer, refused) = served.ask({"node_id": 1}, {"node_id": 1, "return": ["label"]})
+    assert "label" not in answer[1]
+    assert _close(answer[1]["embedding"], ring.embedding({"node_id": 1}))
+    assert refused[0] == 400
+    assert "embeddings only" in refused[1]["error"]["message"]
+
+
+def test_more_seeds_than_one_forward_may_have_are_answered_in_several(ring: Served) -> None:
+    served = Served(RING.to_snapshot(), *_model((3, 2)), max_nodes_per_forward=26)  # two trees of 13
+    ((_, answer),) = served.ask({"node_ids": [0, 1, 2, 3, 4]})
+    for row in answer["predictions"]:
+        assert _close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
+    assert served.counters.drain()[metrics.FORWARDS, ()] == 3
+
+
+def test_an_answer_that_is_too_large_to_send_harms_no_other(ring: Served) -> None:
+    served = Served(RING.to_snapshot(), *_model((3, 2)), max_response_bytes=600)
+    (large, small) = served.ask({"node_ids": [0, 1, 2, 3]}, {"node_id": 1})
+    assert (large[0], large[1]["error"]["code"]) == (413, "response_too_large")
+    assert small[0] == 200
+
+
+class _Faulty:
+    """A runtime that answers wrongly."""
+
+    def __init__(self, served: Served, spoil: Callable[[ModelOutput], ModelOutput]) -> None:
+        self.signature = served.runtime.signature
+        self._served, self._spoil = served, spoil
+
+    def run(self, batch: Batch) -> ModelOutput:
+        return self._spoil(self._served.runtime.run(batch))
+
+
+def _faulty_service(served: Served, spoil: Callable[[ModelOutput], ModelOutput]) -> Service:
+    return Service(served.snapshot, _Faulty(served, spoil), Settings(graph=""), Counters(), "1.0")
+
+
+def test_an_output_that_is_not_finite_is_an_error_of_its_row(ring: Served) -> None:
+    def spoil(output: ModelOutput) -> ModelOutput:
+        embedding = output.embedding.copy()
+        embedding[0, 2] = np.nan
+        return dataclasses.replace(output, embedding=embedding)
+
+    bad, good = _faulty_service(ring, spoil).answer([b'{"node_id": 3}', b'{"node_id": 1}'])
+    assert (bad.status, bad.code) == (500, "non_finite_output")
+    assert b"node 3 is not finite" in bad.body
+    assert good.status == 200
+
+
+def test_a_forward_that_fails_is_an_error_and_no_exception(ring: Served) -> None:
+    def spoil(output: ModelOutput) -> ModelOutput:
+        raise RuntimeError("boom")
+
+    service = _faulty_service(ring, spoil)
+    failed, unknown = service.answer([b'{"node_id": 3}', b'{"node_id": 77}'])
+    assert (failed.status, failed.code) == (500, "internal")
+    assert b"boom" not in failed.body
+    assert unknown.status == 404
+    with pytest.raises(ModelError, match="the model fails on this graph: boom"):
+        service.warm_up(4)
+
+
+def test_warm_up_finds_an_output_that_breaks_the_signature(ring: Served) -> None:
+    def spoil(output: ModelOutput) -> ModelOutput:
+        return dataclasses.replace(output, logits=output.logits[:, :1])
+
+    with pytest.raises(ModelError, match=r"gives logits of shape \[1, 1\], its signature promises \[1, 2\]"):
+        _faulty_service(ring, spoil).warm_up(4)
+
+
+def test_warm_up_counts_nothing(ring: Served) -> None:
+    served = Served(RING.to_snapshot(), *_model((3, 2)))
+    served.service.warm_up(5)
+    assert served.counters.drain() == {}
+
+
+def test_a_graph_without_the_models_features_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
+    edges = np.array([[0], [1]])
+    wide = make_snapshot(GraphArrays("g", edges, 2, features=DenseFeatures(np.zeros((2, 9), np.float32))))
+    with pytest.raises(ModelError, match="has 9 features per node, the model takes 3"):
+        Served(wide, *_model((2,)))
+    bare = make_snapshot(GraphArrays("g", edges, 2))
+    with pytest.raises(ModelError, match="has no node features, the model takes 3"):
+        Served(bare, *_model((2,)))
+
+
+def test_what_happens_is_counted(ring: Served) -> None:
+    served = Served(RING.to_snapshot(), *_model((3, 2)))
+    served.ask({"node_id": 1}, {"node_ids": [0, 77]}, {"node_id": 77}, b"")
+    counts = served.counters.drain()
+    assert counts[metrics.BATCHES, ()] == 1
+    assert counts[metrics.REQUESTS, ("200",)] == 2
+    assert counts[metrics.REQUESTS, ("404",)] == 1
+    assert counts[metrics.REQUESTS, ("400",)] == 1
+    assert counts[metrics.ERRORS, ("unknown_node",)] == 2
+    assert counts[metrics.ERRORS, ("malformed",)] == 1
+    assert counts[metrics.NODES, ("live",)] == 2
+    slow = RING.to_networkx()
+    trees = [reference.sample_tree(slow, node, (3, 3)).by_hop() for node in (0, 1)]
+    assert counts[metrics.NEIGHBORS, ()] == sum(len(tree[1]) for tree in trees)
+    assert counts[metrics.EDGES, ()] == sum(len(level) for tree in trees for level in tree[1:])
+    stages = {labels[0] for metric, labels in counts if metric is metrics.STAGE_TIME}
+    assert stages == {"parse", "look_up", "sample", "gather", "batch", "forward", "compose", "encode"}
