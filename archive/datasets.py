@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
-from handler.graph.writer import GraphArrays, Split
+from handler.graph.writer import GraphArrays, Split, check_edge_index
 
 PLANETOID = ("cora", "citeseer", "pubmed")
 DATASETS = ("digits", *PLANETOID)
@@ -71,7 +71,8 @@ def load_npz(path: Path) -> GraphArrays:
     with optional `class_names`, and the split `train_mask`, `val_mask` and `test_mask`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because NumPy leaves a file that is no archive open.
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in _USED}
     except FileNotFoundError:
         raise GraphInputError(f"{path}: no such file") from None
@@ -107,6 +108,7 @@ def random_split(label: NDArray[np.int64], seed: int) -> NDArray[np.uint8]:
 
 def _from_arrays(name: str, arrays: dict[str, NDArray[Any]]) -> GraphArrays:
     edge_index = arrays["edge_index"]
+    check_edge_index(edge_index)
     features = _features_of(arrays)
     label = arrays.get("y")
     num_nodes = _count_nodes(edge_index, features, label, arrays.get("node_id"))

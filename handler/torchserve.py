@@ -125,7 +125,10 @@ def _body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> bytes | Request
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     # A TorchServe with decode_input_request=true has read text and JSON itself.
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    try:
+        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    except (ValueError, RecursionError) as error:  # half a surrogate pair, or endless nesting
+        return MalformedRequest(f"the request cannot be read: {error}")
 
 
 def _is_json(media_type: str) -> bool:

@@ -103,6 +103,14 @@ def order_adjacency(edge_index: NDArray[np.integer], hashes: NDArray[np.uint64],
     return Adjacency(indptr, indices)
 
 
+def check_edge_index(edge_index: NDArray[Any]) -> None:
+    """Refuse what is not integers [2, num_edges] with a `GraphInputError`."""
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or not np.issubdtype(edge_index.dtype, np.integer):
+        raise GraphInputError(
+            f"edge_index must be integers [2, num_edges], but is {edge_index.dtype} {list(edge_index.shape)}"
+        )
+
+
 def write_snapshot(
     folder: Path,
     graph: GraphArrays,
@@ -158,10 +166,7 @@ def _check_graph(graph: GraphArrays) -> None:
     edges, nodes = graph.edge_index, graph.num_nodes
     if nodes < 1:
         raise GraphInputError("the graph has no nodes")
-    if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
-        raise GraphInputError(
-            f"edge_index must be integers [2, num_edges], but is {edges.dtype} {list(edges.shape)}"
-        )
+    check_edge_index(edges)
     if edges.size and (edges.min() < 0 or edges.max() >= nodes):
         worst = int(edges.max()) if edges.max() >= nodes else int(edges.min())
         raise GraphInputError(f"edge_index names node {worst}, but the nodes are 0 to {nodes - 1}")

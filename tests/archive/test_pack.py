@@ -1,0 +1,88 @@
+"""An archive holds all that a worker needs, and says how it is to be run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import handler
+from archive.pack import PackPlan, pack
+from handler.errors import HopserveError
+from handler.graph.features import DenseFeatures
+from handler.graph.writer import GraphArrays, write_snapshot
+from handler.metrics import torchserve_metrics_file
+from tests.conftest import Example
+
+
+@pytest.fixture(scope="module")
+def plan(example: Example) -> PackPlan:
+    return PackPlan("graphsage", "1.0", model_folder=example.export, graph_folder=example.graph)
+
+
+def test_the_archive_is_self_contained(plan: PackPlan, tmp_path: Path) -> None:
+    path = pack(dataclasses.replace(plan, batch_size=7, max_batch_delay_ms=3), tmp_path / "store, [1]")
+    assert path == tmp_path / "store, [1]" / "graphsage-1.0.mar"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))
+        config = yaml.safe_load(archive.read("model-config.yaml"))
+        assert yaml.safe_load(archive.read("metrics.yaml")) == torchserve_metrics_file()
+    package = Path(handler.__file__).parent
+    modules = {f"handler/{file.relative_to(package)}" for file in package.rglob("*.py")}
+    assert names == modules | {
+        "entry.py", "model.pt", "signature.json", "metrics.yaml", "model-config.yaml", "MAR-INF/MANIFEST.json"
+    }  # fmt: skip
+    assert (manifest["model"]["modelName"], manifest["model"]["modelVersion"]) == ("graphsage", "1.0")
+    assert (config["batchSize"], config["maxBatchDelay"]) == (7, 3)
+    assert (config["minWorkers"], config["maxWorkers"], config["responseTimeout"]) == (1, 2, 60)
+    assert config["handler"] == {"graph": str(plan.graph_folder.resolve())}
+
+
+def test_an_archive_is_replaced_as_a_whole(plan: PackPlan, tmp_path: Path) -> None:
+    (tmp_path / "graphsage-1.0.mar").write_bytes(b"old")
+    assert zipfile.is_zipfile(pack(plan, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"name": "graph sage"}, "model name 'graph sage': use letters, digits"),
+        ({"name": "../sage"}, "model name '../sage'"),
+        ({"version": "v1"}, "model version 'v1': use numbers with dots"),
+        ({"model_folder": Path("/nowhere")}, "/nowhere/signature.json: cannot be read"),
+        ({"graph_folder": Path("/nowhere")}, "/nowhere/manifest.json: missing"),
+        ({"handler_package": Path("/nowhere")}, "is no handler package, it has no entry.py"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(
+    plan: PackPlan, tmp_path: Path, change: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(HopserveError, match=problem):
+        pack(dataclasses.replace(plan, **change), tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_of_another_width_is_refused_with_both_numbers(plan: PackPlan, tmp_path: Path) -> None:
+    import numpy as np
+
+    features = DenseFeatures(np.zeros((2, 5), np.float32))
+    write_snapshot(tmp_path / "graph", GraphArrays("g", np.array([[0], [1]]), 2, features=features))
+    with pytest.raises(HopserveError, match="takes 64 features per node, the graph .* has 5"):
+        pack(dataclasses.replace(plan, graph_folder=tmp_path / "graph"), tmp_path / "store")
+
+
+def test_a_handler_that_cannot_be_imported_is_found(plan: PackPlan, tmp_path: Path) -> None:
+    package = tmp_path / "handler"
+    shutil.copytree(plan.handler_package, package)
+    with (package / "service.py").open("a") as file:
+        file.write("import no_such_library\n")
+    with pytest.raises(HopserveError, match="cannot be imported: ModuleNotFoundError: .*no_such_library"):
+        pack(dataclasses.replace(plan, handler_package=package), tmp_path / "store")
+    assert not list((tmp_path / "store").iterdir())

@@ -1,0 +1,151 @@
+"""The edge: TorchServe's rows and contexts in, status and bytes out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ts.context import Context, RequestProcessor
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+from handler.entry import Handler
+from handler.torchserve import GRAPH_VARIABLE, WORKER_HEADER
+from tests.conftest import Example
+
+METRICS_FILE = Path(__file__).parents[2] / "deploy" / "metrics.yaml"
+JSON_HEADERS = {"Content-Type": "application/json", "explain": "False"}
+
+
+def _context(example: Example, **changes: Any) -> Context:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves the file open
+        metrics = MetricsCacheYamlImpl(str(METRICS_FILE))
+    metrics.initialize_cache()
+    config = {"handler": {"graph": str(example.graph)}} | changes
+    manifest = {"model": {"modelVersion": "3.1"}}
+    return Context("graphsage", str(example.export), manifest, 2, None, "0.12.0", True, metrics, config)
+
+
+def _ask(
+    handler: Handler, context: Context, *rows: dict[str, Any], headers: dict[str, Any] | None = None
+) -> list[tuple[int, Any]]:
+    """Status and JSON of each row."""
+    context.request_processor = [RequestProcessor(dict(headers or JSON_HEADERS)) for _ in rows]
+    bodies = handler.handle(list(rows), context)
+    return [(context.get_response_status(i)[0], json.loads(body)) for i, body in enumerate(bodies)]
+
+
+@pytest.fixture(scope="module")
+def served(example: Example) -> tuple[Handler, Context]:
+    handler, context = Handler(), _context(example)
+    handler.initialize(context)
+    torch.set_num_threads(1)
+    return handler, context
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"body": b'{"node_id": 7}'},
+        {"body": bytearray(b'{"node_id": 7}')},
+        {"body": {"node_id": 7}},
+        {"body": '{"node_id": 7}'},
+        {"data": b'{"node_id": 7}'},
+        {"whatever": b'{"node_id": 7}'},
+    ],
+)
+def test_a_body_comes_in_any_form(served: tuple[Handler, Context], row: dict[str, Any]) -> None:
+    ((status, answer),) = _ask(*served, row)
+    assert (status, answer["node_id"], answer["model_version"]) == (200, 7, "3.1")
+
+
+@pytest.mark.parametrize(
+    ("row", "headers", "problem"),
+    [
+        ({}, None, "has no body"),
+        ({"body": b""}, None, "has no body"),
+        ({"body": b'{"node_id": 7}', "colour": b"1"}, None, "query parameters or several parts"),
+        ({"body": b'{"node_id": 7}'}, {"describe": "True"}, "this model does not describe"),
+        ({"body": b'{"node_id": 7}'}, {"Explain": "True"}, "this model does not explain"),
+        ({}, {"content-type": "application/x-www-form-urlencoded"}, "send JSON, as Content-Type"),
+        ({"body": b'{"node_id": 7}'}, {"CONTENT-TYPE": "image/png"}, "the content type is 'image/png'"),
+        ({"body": {"node_id": float("nan")}}, None, "Expected `int | str`, got `null`"),
+        ({"body": '{"node_id": "\ud800"}'}, None, "cannot be read"),
+        ({"body": {"node_id": "\ud800"}}, None, "cannot be read"),
+        ({"body": {"node_id": 10**30}}, None, "Expected `int` <= 9223372036854775807"),
+    ],
+)
+def test_what_is_no_json_is_refused_alone(
+    served: tuple[Handler, Context], row: dict[str, Any], headers: dict[str, Any] | None, problem: str
+) -> None:
+    handler, context = served
+    context.request_processor = [RequestProcessor(dict(h)) for h in (JSON_HEADERS, headers or JSON_HEADERS)]
+    good, bad = handler.handle([{"body": b'{"node_id": 7}'}, row], context)
+    assert json.loads(good)["node_id"] == 7
+    assert context.get_response_status(0)[0] == 200
+    assert context.get_response_status(1)[0] == 400
+    assert problem in json.loads(bad)["error"]["message"]
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "application/ld+json", "TEXT/JSON", ""])
+def test_any_json_content_type_will_do(served: tuple[Handler, Context], media_type: str) -> None:
+    ((status, _),) = _ask(*served, {"body": b'{"node_id": 7}'}, headers={"Content-Type": media_type})
+    assert status == 200
+
+
+def test_answers_are_typed_and_signed(served: tuple[Handler, Context]) -> None:
+    handler, context = served
+    _ask(handler, context, {"body": b'{"node_id": 7}'}, {"body": b"{"})
+    for position, phrase in enumerate(["OK", "Bad Request"]):
+        assert context.get_response_content_type(position) == "application/json"
+        assert context.get_response_headers(position)[WORKER_HEADER].isdigit()
+        assert context.get_response_status(position)[1] == phrase
+
+
+def test_the_environment_may_move_the_graph(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GRAPH_VARIABLE, str(example.graph))
+    Handler().initialize(_context(example, handler={"graph": "/nowhere"}))
+
+
+def test_what_cannot_be_served_stops_the_worker_with_one_message(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(example.graph, broken)
+    (broken / "indices.npy").write_bytes(b"junk")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"handler": None}, "model-config.yaml has no section `handler`"),
+        ({"handler": {"graph": str(broken)}}, "indices.npy: truncated or not a .npy file"),
+        ({"handler": {"graph": "/nowhere"}}, "/nowhere/manifest.json: missing"),
+        ({"handler": {"graph": str(example.graph), "devise": 1}}, "unknown field `devise`"),
+    ]
+    if not torch.cuda.is_available():
+        cases.append(({"handler": {"graph": str(example.graph), "device": "cuda"}}, "PyTorch finds no GPU here"))
+    for change, problem in cases:
+        with pytest.raises(RuntimeError, match="hopserve: cannot serve graphsage: ") as caught:
+            Handler().initialize(_context(example, **change))
+        assert problem in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_counters_reach_torchserve(
+    example: Example, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.setattr("handler.torchserve._METRICS_PERIOD_S", 0.01)
+    handler, context = Handler(), _context(example)
+    handler.initialize(context)
+    with caplog.at_level("INFO", logger="ts.metrics.caching_metric"):
+        _ask(handler, context, {"body": b'{"node_id": 7}'})
+        deadline = time.monotonic() + 10
+        while "hopserve_nodes_total" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+    line = next(r.message for r in caplog.records if "hopserve_nodes_total" in r.message)
+    assert "hopserve_nodes_total.Count:1.0" in line
+    assert "source:live,model_name:graphsage,model_version:3.1" in line
