@@ -60,7 +60,9 @@ class Tree:
         return levels
 
 
-def sample_tree(graph: nx.DiGraph, v: NodeId, hop_fanouts: Sequence[int], seed: int = 0, hop: int = 0) -> Tree:
+def sample_tree(
+    graph: nx.DiGraph, v: NodeId, hop_fanouts: Sequence[int], seed: int = 0, hop: int = 0
+) -> Tree:
     """Expand v by the fan-out of each hop."""
     tree = Tree(v, hop)
     if hop < len(hop_fanouts):
@@ -95,7 +97,11 @@ def embed(
             below, own = [np.maximum(value, 0) for value in below], np.maximum(own, 0)
         mean = np.mean(below, axis=0) if below else np.zeros_like(own)
         conv = f"convs.{layer - 1}"
-        return weight(f"{conv}.lin_l.weight") @ mean + weight(f"{conv}.lin_l.bias") + weight(f"{conv}.lin_r.weight") @ own
+        return (
+            weight(f"{conv}.lin_l.weight") @ mean
+            + weight(f"{conv}.lin_l.bias")
+            + weight(f"{conv}.lin_r.weight") @ own
+        )
 
     embedding = h(len(layer_fanouts), v)
     if "head.weight" not in model.state_dict():

@@ -40,7 +40,9 @@ def test_a_difference_is_found_and_shown(make_model: Callable[..., tuple]) -> No
         embedding, logits = layered(*inputs)
         return embedding * 1.001, logits
 
-    with pytest.raises(ModelError, match=r"differs from the eager one by \d.\de-0\d .* on 1 seeds with 1 nodes"):
+    with pytest.raises(
+        ModelError, match=r"differs from the eager one by \d.\de-0\d .* on 1 seeds with 1 nodes"
+    ):
         check_parity(config, model, wrong)
 
 

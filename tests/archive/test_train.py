@@ -28,9 +28,7 @@ def _two_blocks(size: int = 40) -> GraphArrays:
     inside = group[source] == group[target]
     x = np.stack([1.0 - group, group], axis=1) + generator.standard_normal((2 * size, 2))
     edges = np.stack([source[inside], target[inside]])
-    return GraphArrays(
-        "blocks", edges, 2 * size, features=DenseFeatures(x.astype(np.float32)), label=group
-    )
+    return GraphArrays("blocks", edges, 2 * size, features=DenseFeatures(x.astype(np.float32)), label=group)
 
 
 def test_digits_reach_the_accuracy_that_the_quickstart_promises(example: Example) -> None:

@@ -92,7 +92,9 @@ def test_what_is_no_json_is_refused_alone(
     assert problem in json.loads(bad)["error"]["message"]
 
 
-@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "application/ld+json", "TEXT/JSON", ""])
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "application/ld+json", "TEXT/JSON", ""]
+)
 def test_any_json_content_type_will_do(served: tuple[Handler, Context], media_type: str) -> None:
     ((status, _),) = _ask(*served, {"body": b'{"node_id": 7}'}, headers={"Content-Type": media_type})
     assert status == 200
@@ -125,7 +127,9 @@ def test_what_cannot_be_served_stops_the_worker_with_one_message(
         ({"handler": {"graph": str(example.graph), "devise": 1}}, "unknown field `devise`"),
     ]
     if not torch.cuda.is_available():
-        cases.append(({"handler": {"graph": str(example.graph), "device": "cuda"}}, "PyTorch finds no GPU here"))
+        cases.append(
+            ({"handler": {"graph": str(example.graph), "device": "cuda"}}, "PyTorch finds no GPU here")
+        )
     for change, problem in cases:
         with pytest.raises(RuntimeError, match="hopserve: cannot serve graphsage: ") as caught:
             Handler().initialize(_context(example, **change))
