@@ -123,7 +123,7 @@ class Service:
         try:
             return parse_request(body, self._settings.max_nodes_per_request)
         except RequestError as error:
-            return error
+            return _as_value(error)
 
     def _answer_queries(self, queries: Sequence[Query]) -> list[Row]:
         """An answer or an error for each query, in order."""
@@ -135,7 +135,7 @@ class Service:
                     plan = self._plan(queries[position], index)
                     seeds_by_plan[plan].append(_Seed(position, queries[position], index))
                 except RequestError as error:
-                    rows[position] = error
+                    rows[position] = _as_value(error)
         for plan, seeds in seeds_by_plan.items():
             step = max(1, self._settings.max_nodes_per_forward // plan.max_tree_nodes)
             for start in range(0, len(seeds), step):
@@ -240,6 +240,12 @@ class Service:
         started_ns = time.perf_counter_ns()
         yield
         self._counters.add(metrics.STAGE_TIME, (time.perf_counter_ns() - started_ns) / 1000, stage)
+
+
+def _as_value(error: RequestError) -> RequestError:
+    """The error without frames, which hold it in turn: a cycle that only a full collection frees."""
+    error.__context__ = error.__traceback__ = None
+    return error
 
 
 def _matching_features(snapshot: Snapshot, runtime: Runtime) -> Features:

@@ -109,9 +109,17 @@ class Client:
         return self._manage("GET", path, tuple[ModelVersion, ...])[0]
 
     def register(self, archive: str) -> str:
-        """Register an archive of the model store by its file name; returns when its workers are ready."""
+        """Register an archive of the model store by its file name; returns when its workers are ready.
+
+        A version whose workers cannot start is taken back; TorchServe itself leaves it, without workers.
+        """
         parameters = {"url": archive, "initial_workers": "1", "synchronous": "true"}
-        return self._manage("POST", "/models", _Status, params=parameters).status
+        try:
+            return self._manage("POST", "/models", _Status, params=parameters).status
+        except Refused as refusal:
+            if refusal.status == httpx.codes.INTERNAL_SERVER_ERROR:
+                self._take_back(archive)
+            raise
 
     def scale(self, model: str, version: str, num_workers: int) -> str:
         """Change the number of workers; returns when they are ready."""
@@ -178,6 +186,12 @@ class Client:
             if time.monotonic() > deadline:
                 raise UpstreamError(f"not ready after {timeout_s:.0f} s: {', '.join(missing)}")
             time.sleep(_POLL_S)
+
+    def _take_back(self, archive: str) -> None:
+        for model in self.model_names():
+            for version in self.versions(model):
+                if version.model_url == archive and not version.workers:
+                    self.unregister(model, version.model_version)
 
     def _not_ready(self, models: Sequence[str]) -> list[str]:
         missing = []

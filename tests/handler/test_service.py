@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -313,6 +314,28 @@ def test_a_graph_without_the_models_features_is_refused(make_snapshot: Callable[
     bare = make_snapshot(GraphArrays("g", edges, 2))
     with pytest.raises(ModelError, match="has no node features, the model takes 3"):
         Served(bare, *_model((2,)))
+
+
+def test_errors_leave_no_garbage(ring: Served) -> None:
+    """Cycles would be freed only by a full collection, which comes too rarely to keep memory flat."""
+    bad = [
+        {"node_id": 77},
+        {"node_id": "x"},
+        {"node_id": 1, "num_hops": 3},
+        {"node_ids": [None, 77]},
+        {"instances": [{"node_id": None}, 5]},
+        b"{",
+        b"",
+    ]
+    ring.ask(*bad)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            ring.ask(*bad)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_what_happens_is_counted(ring: Served) -> None:
