@@ -61,7 +61,7 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
     logs = folder / "logs"
     for needed in (temporary, logs):
         needed.mkdir(parents=True, exist_ok=True)
-    (logs / "model_log.log").unlink(missing_ok=True)
+    model_log(properties).unlink(missing_ok=True)
     # TorchServe reads it only when it starts, and until then it holds the keys of the last server.
     properties.key_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
@@ -79,10 +79,11 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
             start_new_session=True,  # an interrupt at the terminal is ours to handle
             check=False,
         )
-    server = find_server(properties)
-    if launched.returncode or server is None:
-        raise UpstreamError(f"TorchServe does not start: {_last_line(logs / 'console.log')}")
-    return server
+    try:
+        return psutil.Process(int((temporary / ".model_server.pid").read_text()))
+    except (OSError, ValueError, psutil.Error):
+        said = f"{_last_line(logs / 'console.log')} (status {launched.returncode})"
+        raise UpstreamError(f"TorchServe does not start: {said}") from None
 
 
 def wait_until_ready(
@@ -98,7 +99,7 @@ def wait_until_ready(
     while True:
         if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
             raise UpstreamError(f"TorchServe stopped: {_last_line(logs / 'console.log')}")
-        failure = _failed_load(logs / "model_log.log")
+        failure = load_failure(properties)
         if failure:
             raise UpstreamError(failure)
         try:
@@ -109,6 +110,22 @@ def wait_until_ready(
             if isinstance(error, Refused) or time.monotonic() > deadline:
                 raise UpstreamError(f"{error} (waited {timeout_s:.0f} s; {logs} says more)") from None
         time.sleep(_POLL_S)
+
+
+def load_failure(properties: ServerProperties, after_bytes: int = 0) -> str | None:
+    """The reason that a worker gave for not loading its model, in the log beyond its first bytes."""
+    log = model_log(properties)
+    if not log.exists():
+        return None
+    with log.open("rb") as content:
+        content.seek(after_bytes)
+        found = _FAILED_LOAD.search(content.read().decode(errors="replace"))
+    return found.group().removeprefix("hopserve: ") if found else None
+
+
+def model_log(properties: ServerProperties) -> Path:
+    """The file in which the workers' output is kept."""
+    return properties.file.parent / "logs" / "model_log.log"
 
 
 def stop_server(
@@ -179,13 +196,6 @@ def _check_free(url: str) -> None:
             probe.bind((address.hostname, address.port))
         except OSError as error:
             raise UpstreamError(f"{url} cannot be listened on: {error.strerror}") from None
-
-
-def _failed_load(log: Path) -> str | None:
-    if not log.exists():
-        return None
-    found = _FAILED_LOAD.search(log.read_text(errors="replace"))
-    return found.group().removeprefix("hopserve: ") if found else None
 
 
 def _last_line(log: Path) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
+from gateway.errors import Refused, UpstreamError
 from gateway.upstream.client import Client, ModelVersion
+from gateway.upstream.process import load_failure, model_log
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.tokens import Tokens
 from scripts.cli.options import say, show_json, with_server
 
 _DRAIN_TIMEOUT_S = 30.0
+_REASON_TIMEOUT_S = 3.0
+_FAILED = 500
 
 
 @click.command("predict")
@@ -85,8 +90,16 @@ def register_command(archive: str, properties: ServerProperties) -> None:
     if not (properties.model_store / archive).is_file() or "/" in archive:
         raise click.UsageError(f"{archive} is not a file in the model store {properties.model_store}")
     say(f"loading {archive}")
+    log = model_log(properties)
+    logged_bytes = log.stat().st_size if log.exists() else 0
     with Client(properties) as client:
-        click.echo(client.register(archive))
+        try:
+            click.echo(client.register(archive))
+        except Refused as refusal:
+            reason = _wait_for_reason(properties, logged_bytes) if refusal.status == _FAILED else None
+            if reason is None:
+                raise
+            raise UpstreamError(reason) from None
 
 
 @models.command("scale")
@@ -133,6 +146,17 @@ def unregister_command(
         say(f"waiting for requests in flight at {model} {version}")
         client.drain(model, version, drain_timeout_s)
         click.echo(client.unregister(model, version))
+
+
+def _wait_for_reason(properties: ServerProperties, logged_bytes: int) -> str | None:
+    """Why workers did not start; TorchServe says it only in its log, and a little later."""
+    deadline = time.monotonic() + _REASON_TIMEOUT_S
+    while time.monotonic() < deadline:
+        reason = load_failure(properties, logged_bytes)
+        if reason:
+            return reason
+        time.sleep(0.1)
+    return None
 
 
 def _number_if_any(node_id: str) -> int | str:

@@ -48,9 +48,10 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
     else:
         say(f"already running as process {server.pid}")
         wait_until_ready(server, properties, _models(_archives(properties)), timeout_s)
-    click.echo(_how_to_ask(properties))
-    if not detach:
-        _wait(server, properties)
+    if detach:
+        click.echo(_how_to_ask(properties))
+    else:
+        _run_until_interrupted(server, properties)
 
 
 @click.command("stop")
@@ -108,13 +109,14 @@ def _models(archives: list[str]) -> list[str]:
     return sorted({match["model"] if match else name for match, name in zip(matches, archives, strict=True)})
 
 
-def _wait(server: psutil.Process, properties: ServerProperties) -> None:
+def _run_until_interrupted(server: psutil.Process, properties: ServerProperties) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    say("press Ctrl-C to stop")
     try:
+        click.echo(_how_to_ask(properties))
+        say("press Ctrl-C to stop")
         while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_POLL_S)
     except KeyboardInterrupt:

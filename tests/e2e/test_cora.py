@@ -1,0 +1,52 @@
+"""A real graph, asked whole: what is served is what was computed offline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from archive.datasets import load_npz
+from archive.example.train import TrainingPlan, full_graph_edges, train
+from archive.export import export_model
+from archive.pack import PackPlan, pack
+from handler.graph.snapshot import Snapshot
+from handler.graph.writer import write_snapshot
+from tests.e2e.conftest import Server
+from tests.e2e.load import send_all
+
+
+def test_all_served_nodes_of_cora_agree_with_the_offline_ones(
+    dataset: Callable[[str], Path],
+    tmp_path: Path,
+    run_server: Callable[..., AbstractContextManager[Server]],
+) -> None:
+    write_snapshot(tmp_path / "cora", load_npz(dataset("cora")))
+    snapshot = Snapshot.open(tmp_path / "cora")
+    result = train(snapshot, TrainingPlan(num_epochs=30))
+    export_model(result.config, result.model, tmp_path / "export")
+    assert snapshot.features is not None
+    x = torch.from_numpy(snapshot.features.gather(np.arange(snapshot.num_nodes)))
+    with torch.inference_mode():
+        edges = full_graph_edges(snapshot, result.config.layer_fanouts)
+        embedding, logits = (output.numpy() for output in result.model(x, edges))
+    label = [result.config.labels[place] for place in logits.argmax(axis=1)]
+    scale = np.abs(embedding).max(axis=1)
+
+    archive = pack(PackPlan("cora", "1.0", tmp_path / "export", tmp_path / "cora"), tmp_path / "store")
+    with run_server(archive) as server:
+        nodes = range(snapshot.num_nodes)
+        singles = send_all(server.url("cora"), server.headers(), [{"node_id": node} for node in nodes], 32)
+        lists = [{"node_ids": list(nodes[start : start + 100])} for start in range(0, len(nodes), 100)]
+        lists = send_all(server.url("cora"), server.headers(), lists, 4)
+        rows = [json.loads(answer.body) for answer in singles]
+        rows += [row for answer in lists for row in json.loads(answer.body)["predictions"]]
+    assert len(rows) == 2 * snapshot.num_nodes
+    for row in rows:
+        node = row["node_id"]
+        assert row["label"] == label[node]
+        assert np.abs(np.array(row["embedding"]) - embedding[node]).max() <= 1e-5 * scale[node]
