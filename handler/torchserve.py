@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from ts.context import Context
 from ts.metrics.metric_type_enum import MetricTypes
 
+from handler import headers
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
 from handler.graph.snapshot import Snapshot
 from handler.metrics import CATALOGUE, Counters
@@ -27,9 +29,8 @@ from handler.service import Service
 from handler.settings import Settings, parse_settings
 
 GRAPH_VARIABLE = "HOPSERVE_GRAPH"
-# Whoever drains this model learns from it that a worker has answered all that came before.
-WORKER_HEADER = "x-hopserve-worker"
 _WORKER = str(os.getpid())
+_PROBED = Response(HTTPStatus.OK, "ok", b"{}")
 _METRICS_PERIOD_S = 1.0
 # Headers by which TorchServe marks requests for explanations and descriptions; any client can send them.
 _DIVERTING_HEADERS = frozenset({"describe", "explain"})
@@ -59,8 +60,12 @@ class GraphHandler:
         """Answer one batch; never raises for anything that a request holds."""
         if self._service is None:
             raise RuntimeError("hopserve: handle was called before initialize")
-        bodies = [_body(row, context.get_all_request_header(position)) for position, row in enumerate(data)]
-        responses = self._service.answer(bodies)
+        responses = [_PROBED] * len(data)
+        asked = [position for position in range(len(data)) if not _is_probe(context, position)]
+        if asked:
+            bodies = [_body(data[position], context.get_all_request_header(position)) for position in asked]
+            for position, response in zip(asked, self._service.answer(bodies), strict=True):
+                responses[position] = response
         for position, response in enumerate(responses):
             _set_header(context, position, response)
         return [response.body for response in responses]
@@ -108,9 +113,13 @@ def _threads_per_worker(config: Mapping[str, Any]) -> int:
     return max(1, (cores - 1) // max(1, workers))
 
 
-def _body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> bytes | RequestError:
+def _is_probe(context: Context, position: int) -> bool:
+    return any(name.lower() == headers.PROBE for name in context.get_all_request_header(position))
+
+
+def _body(row: Mapping[str, Any], request_headers: Mapping[str, Any]) -> bytes | RequestError:
     """The request's JSON, which REST puts under `body` and gRPC under a name of the client's choice."""
-    for header, value in headers.items():
+    for header, value in request_headers.items():
         name = header.lower()
         if name in _DIVERTING_HEADERS and value == "True":
             return MalformedRequest(f"this model does not {name}: it only predicts")
@@ -138,7 +147,7 @@ def _is_json(media_type: str) -> bool:
 
 def _set_header(context: Context, position: int, response: Response) -> None:
     context.set_response_content_type(position, "application/json")
-    context.set_response_header(position, WORKER_HEADER, _WORKER)
+    context.set_response_header(position, headers.WORKER, _WORKER)
     # The phrase is one of http.HTTPStatus: TorchServe loses the worker over a phrase that is not ASCII.
     context.set_response_status(response.status.value, response.status.phrase, position)
 

@@ -13,10 +13,10 @@ import msgspec
 from gateway.errors import Refused, UpstreamError
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.tokens import Purpose, Tokens
+from handler import headers
 
 _TIMEOUT_S = 120.0
 _POLL_S = 0.1
-_WORKER_HEADER = "x-hopserve-worker"
 _Kind = TypeVar("_Kind")
 
 
@@ -150,22 +150,21 @@ class Client:
                 return
             if time.monotonic() > deadline:
                 raise UpstreamError(f"{model} {version} is still answering requests after {timeout_s:.0f} s")
-            signature = self._probe(model, version, deadline)
+            signature = self.probe(model, version, max(0.1, deadline - time.monotonic()))
             if signature is None:  # another handler: all that can be known is that its queue is empty
                 answered |= waiting
             else:
                 answered.add(signature)
 
-    def _probe(self, model: str, version: str, deadline: float) -> str | None:
-        """Send a request that costs nothing, and return the worker that answered it."""
+    def probe(self, model: str, version: str, timeout_s: float) -> str | None:
+        """The worker that answers a request which asks nothing; none if it does not say so."""
         url = f"{self._properties.inference_url}/predictions/{model}/{version}"
-        headers = self._tokens.headers("inference")
-        left_s = max(0.1, deadline - time.monotonic())
+        asking_nothing = {headers.PROBE: "1"} | self._tokens.headers("inference")
         try:
-            answer = self._http.post(url, headers=headers, json={"instances": []}, timeout=left_s)
+            answer = self._http.post(url, headers=asking_nothing, timeout=timeout_s)
         except httpx.HTTPError:
             return None
-        signature: str | None = answer.headers.get(_WORKER_HEADER)
+        signature: str | None = answer.headers.get(headers.WORKER)
         return signature
 
     def unregister(self, model: str, version: str) -> str:

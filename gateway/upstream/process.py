@@ -23,6 +23,7 @@ from gateway.upstream.properties import ServerProperties
 _MAIN_CLASS = "org.pytorch.serve.ModelServer"
 _FAILED_LOAD = re.compile(r"hopserve: cannot serve .*")
 _POLL_S = 0.2
+_WARM_UP_PROBES = 50
 _STOP_TIMEOUT_S = 30.0
 
 Report = Callable[[str], None]
@@ -105,6 +106,7 @@ def wait_until_ready(
         try:
             with Client(properties) as client:
                 client.wait_ready(models, timeout_s=0)
+                _warm_up(client, models)
                 return
         except UpstreamError as error:
             if isinstance(error, Refused) or time.monotonic() > deadline:
@@ -157,6 +159,14 @@ def kill_server(server: psutil.Process) -> None:
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
+
+
+def _warm_up(client: Client, models: Sequence[str]) -> None:
+    """Let Java compile the way of a request, which else makes the first ones slow."""
+    for model in models:
+        for version in client.versions(model):
+            for _ in range(_WARM_UP_PROBES):
+                client.probe(model, version.model_version, timeout_s=_STOP_TIMEOUT_S)
 
 
 def _drain(properties: ServerProperties, timeout_s: float) -> None:

@@ -16,8 +16,8 @@ from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
-from tests.e2e.conftest import Server
-from tests.e2e.load import send_all
+from tests.load import send_all
+from tests.servers import Server
 
 
 def test_all_served_nodes_of_cora_agree_with_the_offline_ones(

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.conftest import Server
-from tests.e2e.load import Sent, send_all
+from tests.load import Sent, send_all
+from tests.servers import Server
 
 JSON = {"Content-Type": "application/json"}
 NUM_MIXED = 20_000

@@ -25,7 +25,7 @@ from gateway.upstream.process import find_server, kill_server, start_server, sto
 from gateway.upstream.properties import read_properties
 from gateway.upstream.tokens import Tokens
 from tests.conftest import Example
-from tests.e2e.conftest import Server, make_root
+from tests.servers import Server, make_root
 
 RunServer = Callable[..., AbstractContextManager[Server]]
 HOPSERVE = Path(sys.executable).parent / "hopserve"

@@ -15,8 +15,8 @@ import pytest
 import ts
 
 from tests.conftest import Example
-from tests.e2e.conftest import Server
-from tests.e2e.load import Sent, send_all
+from tests.load import Sent, send_all
+from tests.servers import Server
 
 JSON = {"Content-Type": "application/json"}
 

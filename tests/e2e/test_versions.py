@@ -19,7 +19,7 @@ import handler
 from gateway.errors import Refused, UpstreamError
 from gateway.upstream.tokens import Tokens
 from scripts.cli.main import hopserve
-from tests.e2e.conftest import Server
+from tests.servers import Server
 
 RunServer = Callable[..., AbstractContextManager[Server]]
 

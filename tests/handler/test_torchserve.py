@@ -13,8 +13,9 @@ import torch
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
+from handler import headers as hopserve_headers
 from handler.entry import Handler
-from handler.torchserve import GRAPH_VARIABLE, WORKER_HEADER
+from handler.torchserve import GRAPH_VARIABLE
 from tests.conftest import Example
 
 METRICS_FILE = Path(__file__).parents[2] / "deploy" / "metrics.yaml"
@@ -105,8 +106,32 @@ def test_answers_are_typed_and_signed(served: tuple[Handler, Context]) -> None:
     _ask(handler, context, {"body": b'{"node_id": 7}'}, {"body": b"{"})
     for position, phrase in enumerate(["OK", "Bad Request"]):
         assert context.get_response_content_type(position) == "application/json"
-        assert context.get_response_headers(position)[WORKER_HEADER].isdigit()
+        assert context.get_response_headers(position)[hopserve_headers.WORKER].isdigit()
         assert context.get_response_status(position)[1] == phrase
+
+
+def test_a_probe_asks_nothing_and_is_counted_nowhere(
+    served: tuple[Handler, Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, context = served
+    asked: list[int] = []
+    assert handler._service is not None
+    answer = handler._service.answer
+
+    def counted(bodies: list[Any]) -> Any:
+        asked.append(len(bodies))
+        return answer(bodies)
+
+    monkeypatch.setattr(handler._service, "answer", counted)
+    rows = [{"body": b'{"node_id": 7}'}, {}, {"body": b'{"node_id": 8}'}]
+    context.request_processor = [
+        RequestProcessor(JSON_HEADERS | ({"X-Hopserve-Probe": "1"} if not row else {})) for row in rows
+    ]
+    bodies = [json.loads(body) for body in handler.handle(rows, context)]
+    assert (bodies[0]["node_id"], bodies[1], bodies[2]["node_id"]) == (7, {}, 8)
+    assert asked == [2]
+    assert [context.get_response_status(position)[0] for position in range(3)] == [200, 200, 200]
+    assert all(context.get_response_headers(position)[hopserve_headers.WORKER] for position in range(3))
 
 
 def test_the_environment_may_move_the_graph(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:

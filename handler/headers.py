@@ -1,0 +1,9 @@
+"""The HTTP headers that a worker gives a meaning to.
+
+A request with `PROBE` is answered by a worker, which signs with `WORKER` as it signs every answer, but it
+asks nothing and is counted nowhere. It serves as a health check, and shows that a worker has answered all
+that came before.
+"""
+
+PROBE = "x-hopserve-probe"
+WORKER = "x-hopserve-worker"

@@ -1,0 +1,1 @@
+"""Benchmarks: they print, and decide nothing. Run them with `scripts/bench`."""

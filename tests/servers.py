@@ -1,0 +1,92 @@
+"""Real TorchServe servers, on free ports, each in a folder of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from gateway.upstream.client import Client
+from gateway.upstream.process import find_server, kill_server, start_server, wait_until_ready
+from gateway.upstream.properties import ServerProperties, read_properties
+from gateway.upstream.tokens import Tokens
+
+_ROOT = Path(__file__).parents[1]
+_ADDRESSES = re.compile(r"127\.0\.0\.1:(80\d\d)|(?<=_port=)(70\d\d)")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, and a way to ask it."""
+
+    properties: ServerProperties
+    process: psutil.Process
+    grpc_port: int
+
+    @property
+    def folder(self) -> Path:
+        return self.properties.file.parent
+
+    def headers(self) -> dict[str, str]:
+        return Tokens(self.properties).headers("inference")
+
+    def url(self, model: str = "graphsage", version: str = "") -> str:
+        return f"{self.properties.inference_url}/predictions/{model}" + (version and f"/{version}")
+
+    def ask(self, request: Any, *, model: str = "graphsage", version: str = "") -> httpx.Response:
+        url = self.url(model, version)
+        return httpx.post(url, json=request, headers=self.headers(), timeout=60)
+
+    def client(self) -> Client:
+        return Client(self.properties)
+
+    def worker_pids(self, model: str = "graphsage", version: str = "1.0") -> list[int]:
+        with self.client() as client:
+            return [worker.pid for worker in client.version(model, version).workers]
+
+    def metrics(self) -> str:
+        return httpx.get(f"{self.properties.metrics_url}/metrics").text
+
+
+def make_root(folder: Path) -> int:
+    """The project's own configuration, with free ports; returns that of gRPC."""
+    text = (_ROOT / "config.properties").read_text()
+    ports: dict[str, int] = {}
+    with ExitStack() as reserved:
+        for match in _ADDRESSES.finditer(text):
+            probe = reserved.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports[match[1] or match[2]] = probe.getsockname()[1]
+    for old, new in ports.items():
+        text = text.replace(old, str(new))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.properties").write_text(text)
+    shutil.copytree(_ROOT / "deploy", folder / "deploy")
+    (folder / "model_store").mkdir()
+    return ports["7070"]
+
+
+@contextmanager
+def running(folder: Path, *archives: Path) -> Iterator[Server]:
+    """A server of these archives, until the end of the block."""
+    grpc_port = make_root(folder)
+    properties = read_properties(folder / "config.properties")
+    for archive in archives:
+        shutil.copy(archive, properties.model_store)
+    try:
+        process = start_server(properties, [archive.name for archive in archives], folder / "tmp")
+        models = sorted({archive.name.rpartition("-")[0] for archive in archives})
+        wait_until_ready(process, properties, models, timeout_s=120)
+        yield Server(properties, process, grpc_port)
+    finally:
+        left = find_server(properties)
+        if left is not None:
+            kill_server(left)
