@@ -17,6 +17,7 @@ import psutil
 from gateway.upstream.client import Client
 from gateway.upstream.process import find_server, kill_server, start_server, wait_until_ready
 from gateway.upstream.properties import ServerProperties, read_properties
+from gateway.upstream.store import list_archives
 from gateway.upstream.tokens import Tokens
 
 _ROOT = Path(__file__).parents[1]
@@ -83,8 +84,8 @@ def running(folder: Path, *archives: Path) -> Iterator[Server]:
         shutil.copy(archive, properties.model_store)
     try:
         process = start_server(properties, [archive.name for archive in archives], folder / "tmp")
-        models = sorted({archive.name.rpartition("-")[0] for archive in archives})
-        wait_until_ready(process, properties, models, timeout_s=120)
+        expected = [(stored.model, stored.version) for stored in list_archives(properties.model_store)]
+        wait_until_ready(process, properties, expected, timeout_s=120)
         yield Server(properties, process, grpc_port)
     finally:
         left = find_server(properties)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,7 +16,6 @@ from gateway.upstream.tokens import Purpose, Tokens
 from handler import headers
 
 _TIMEOUT_S = 120.0
-_POLL_S = 0.1
 _Kind = TypeVar("_Kind")
 
 
@@ -121,8 +120,14 @@ class Client:
                 self._take_back(archive)
             raise
 
-    def scale(self, model: str, version: str, num_workers: int) -> str:
-        """Change the number of workers; returns when they are ready."""
+    def scale(self, model: str, version: str, num_workers: int, drain_timeout_s: float) -> str:
+        """Change the number of workers; returns when they are ready.
+
+        To have fewer, the version is drained first: the requests that a worker holds when TorchServe
+        removes it never get an answer.
+        """
+        if num_workers < len(self.version(model, version).workers):
+            self.drain(model, version, drain_timeout_s)
         parameters = {"min_worker": num_workers, "max_worker": num_workers, "synchronous": "true"}
         path = f"/models/{model}/{version}"
         return self._manage("PUT", path, _Status, params=parameters).status
@@ -171,43 +176,29 @@ class Client:
         """Remove a version at once; drain it first, or the requests in it never get an answer."""
         return self._manage("DELETE", f"/models/{model}/{version}", _Status).status
 
-    def wait_ready(self, models: Sequence[str], timeout_s: float) -> None:
-        """Return when every version of `models` has all its workers ready.
+    def not_ready(self, expected: Collection[tuple[str, str]]) -> list[str]:
+        """What is not serving yet: versions with fewer workers than they should have, in words.
 
-        Raises:
-            UpstreamError: not in time; names the versions that are not.
+        Args:
+            expected: pairs of model and version that must be registered and have a worker.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            missing = self._not_ready(models)
-            if not missing:
-                return
-            if time.monotonic() > deadline:
-                raise UpstreamError(f"not ready after {timeout_s:.0f} s: {', '.join(missing)}")
-            time.sleep(_POLL_S)
+        registered = {
+            (version.model_name, version.model_version): version
+            for model in self.model_names()
+            for version in self.versions(model)
+        }
+        missing = [f"{model} {version}" for model, version in set(expected) - set(registered)]
+        for name, state in registered.items():
+            wanted = max(state.min_workers, 1 if name in expected else 0)
+            if state.num_ready < wanted:
+                missing.append(f"{' '.join(name)} ({state.num_ready} of {wanted} workers)")
+        return sorted(missing)
 
     def _take_back(self, archive: str) -> None:
         for model in self.model_names():
             for version in self.versions(model):
                 if version.model_url == archive and not version.workers:
                     self.unregister(model, version.model_version)
-
-    def _not_ready(self, models: Sequence[str]) -> list[str]:
-        missing = []
-        for model in models:
-            try:
-                versions = self.versions(model)
-            except Refused as refusal:
-                if refusal.status != httpx.codes.NOT_FOUND:
-                    raise
-                missing.append(model)
-                continue
-            missing += [
-                f"{model} {version.model_version} ({version.num_ready} of {version.min_workers} workers)"
-                for version in versions
-                if version.num_ready < version.min_workers
-            ]
-        return missing
 
     def _manage(self, method: str, path: str, kind: type[_Kind], **options: Any) -> _Kind:
         answer = self._send("management", method, path, **options)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -88,9 +88,15 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
 
 
 def wait_until_ready(
-    server: psutil.Process, properties: ServerProperties, models: Sequence[str], timeout_s: float
+    server: psutil.Process,
+    properties: ServerProperties,
+    expected: Collection[tuple[str, str]],
+    timeout_s: float,
 ) -> None:
-    """Return when all workers of `models` take requests.
+    """Return when all workers take requests, and have done so.
+
+    Args:
+        expected: pairs of model and version that must be there.
 
     Raises:
         UpstreamError: not in time, or the server or a model cannot start; says why.
@@ -103,14 +109,11 @@ def wait_until_ready(
         failure = load_failure(properties)
         if failure:
             raise UpstreamError(failure)
-        try:
-            with Client(properties) as client:
-                client.wait_ready(models, timeout_s=0)
-                _warm_up(client, models)
-                return
-        except UpstreamError as error:
-            if isinstance(error, Refused) or time.monotonic() > deadline:
-                raise UpstreamError(f"{error} (waited {timeout_s:.0f} s; {logs} says more)") from None
+        problem = _not_ready(properties, expected)
+        if not problem:
+            return
+        if time.monotonic() > deadline:
+            raise UpstreamError(f"{problem} after {timeout_s:.0f} s; {logs} says more")
         time.sleep(_POLL_S)
 
 
@@ -161,11 +164,26 @@ def kill_server(server: psutil.Process) -> None:
     psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
 
 
-def _warm_up(client: Client, models: Sequence[str]) -> None:
+def _not_ready(properties: ServerProperties, expected: Collection[tuple[str, str]]) -> str | None:
+    """What keeps the server from taking requests; if nothing does, it has answered a few."""
+    try:
+        with Client(properties) as client:
+            missing = client.not_ready(expected)
+            if missing:
+                return f"not ready: {', '.join(missing)}"
+            _warm_up(client)
+            return None
+    except Refused:
+        raise
+    except UpstreamError as error:
+        return str(error)
+
+
+def _warm_up(client: Client) -> None:
     """Let Java compile the way of a request, which else makes the first ones slow."""
-    for model in models:
+    for model in client.model_names():
         for version in client.versions(model):
-            for _ in range(_WARM_UP_PROBES):
+            for _ in range(_WARM_UP_PROBES if version.workers else 0):
                 client.probe(model, version.model_version, timeout_s=_STOP_TIMEOUT_S)
 
 

@@ -70,6 +70,15 @@ def models() -> None:
     """List and change the models that are being served."""
 
 
+_with_drain_timeout = click.option(
+    "--drain-timeout-s",
+    type=click.FloatRange(min=0),
+    default=_DRAIN_TIMEOUT_S,
+    show_default=True,
+    help="How long to wait for requests in flight; then nothing is changed.",
+)
+
+
 @models.command("list")
 @with_server
 def list_command(properties: ServerProperties) -> None:
@@ -106,12 +115,19 @@ def register_command(archive: str, properties: ServerProperties) -> None:
 @click.argument("model")
 @click.argument("version")
 @click.argument("workers", type=click.IntRange(min=1))
+@_with_drain_timeout
 @with_server
-def scale_command(model: str, version: str, workers: int, properties: ServerProperties) -> None:
-    """Run a version with so many WORKERS; a worker that goes first answers what it has."""
+def scale_command(
+    model: str, version: str, workers: int, drain_timeout_s: float, properties: ServerProperties
+) -> None:
+    """Run a version with so many WORKERS.
+
+    To have fewer, move the traffic away first: requests in flight are waited for, but one that comes while
+    a worker is removed may get no answer.
+    """
     say(f"scaling {model} {version} to {workers} workers")
     with Client(properties) as client:
-        click.echo(client.scale(model, version, workers))
+        click.echo(client.scale(model, version, workers, drain_timeout_s))
 
 
 @models.command("set-default")
@@ -127,13 +143,7 @@ def set_default_command(model: str, version: str, properties: ServerProperties) 
 @models.command("unregister")
 @click.argument("model")
 @click.argument("version")
-@click.option(
-    "--drain-timeout-s",
-    type=click.FloatRange(min=0),
-    default=_DRAIN_TIMEOUT_S,
-    show_default=True,
-    help="How long to wait for requests in flight; then nothing is removed.",
-)
+@_with_drain_timeout
 @with_server
 def unregister_command(
     model: str, version: str, drain_timeout_s: float, properties: ServerProperties

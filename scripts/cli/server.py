@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from pathlib import Path
@@ -20,9 +19,9 @@ from gateway.upstream.process import (
     wait_until_ready,
 )
 from gateway.upstream.properties import ServerProperties
+from gateway.upstream.store import list_archives
 from scripts.cli.options import say, with_server
 
-_ARCHIVE = re.compile(r"(?P<model>.+)-(?P<version>[0-9]+(?:\.[0-9]+)*)\.mar")
 _DRAIN_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 
@@ -47,7 +46,7 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
         server = _start(properties, timeout_s)
     else:
         say(f"already running as process {server.pid}")
-        wait_until_ready(server, properties, _models(_archives(properties)), timeout_s)
+        wait_until_ready(server, properties, [], timeout_s)
     if detach:
         click.echo(_how_to_ask(properties))
     else:
@@ -78,35 +77,23 @@ def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperti
 
 
 def _start(properties: ServerProperties, timeout_s: float) -> psutil.Process:
-    archives = _archives(properties)
+    archives = list_archives(properties.model_store)
     if not archives:
         from scripts.cli.example import build_example
 
         build_example(properties.file.parent, properties.model_store)
-        archives = _archives(properties)
-    say("starting TorchServe with " + ", ".join(archives))
-    server = start_server(properties, archives, properties.file.parent / "var" / "tmp")
+        archives = list_archives(properties.model_store)
+    # Older versions first: a model's first version is its default.
+    names = [archive.file_name for archive in archives]
+    say("starting TorchServe with " + ", ".join(names))
+    server = start_server(properties, names, properties.file.parent / "var" / "tmp")
     try:
-        wait_until_ready(server, properties, _models(archives), timeout_s)
+        expected = [(archive.model, archive.version) for archive in archives]
+        wait_until_ready(server, properties, expected, timeout_s)
     except (UpstreamError, KeyboardInterrupt):
         kill_server(server)
         raise
     return server
-
-
-def _archives(properties: ServerProperties) -> list[str]:
-    """The archives of the store, older versions first: a model's first version is its default."""
-
-    def by_version(name: str) -> tuple[str, list[int]]:
-        match = _ARCHIVE.fullmatch(name)
-        return (match["model"], [int(part) for part in match["version"].split(".")]) if match else (name, [])
-
-    return sorted((file.name for file in properties.model_store.glob("*.mar")), key=by_version)
-
-
-def _models(archives: list[str]) -> list[str]:
-    matches = [_ARCHIVE.fullmatch(name) for name in archives]
-    return sorted({match["model"] if match else name for match, name in zip(matches, archives, strict=True)})
 
 
 def _run_until_interrupted(server: psutil.Process, properties: ServerProperties) -> None:

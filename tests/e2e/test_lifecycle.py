@@ -286,4 +286,4 @@ def test_a_start_that_fails_says_what_java_said(root: Path) -> None:
     )
     properties = read_properties(root / "config.properties")
     with pytest.raises(UpstreamError, match=r"TorchServe (does not start|stopped): .*"):
-        wait_until_ready(start_server(properties, [], root / "tmp"), properties, ["graphsage"], timeout_s=20)
+        wait_until_ready(start_server(properties, [], root / "tmp"), properties, [], timeout_s=20)

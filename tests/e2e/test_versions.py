@@ -156,6 +156,25 @@ def test_unregistering_waits_for_requests_in_flight(
         assert {len(answer.json()["predictions"]) for answer in answers} == {1797}
 
 
+def test_scaling_down_waits_for_requests_in_flight(
+    archive_of: Callable[..., Path], run_server: RunServer
+) -> None:
+    with run_server(archive_of("1.0", num_workers=2)) as server:
+        slow = {"node_ids": list(range(1797))}
+        answers: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(server.ask(slow).status_code)) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        _hopserve(server, "models", "scale", "graphsage", "1.0", "1")
+        for thread in threads:
+            thread.join()
+        assert answers == [200] * 8
+        assert len(server.worker_pids()) == 1
+
+
 def test_a_drain_that_takes_too_long_removes_nothing(
     archive_of: Callable[..., Path], run_server: RunServer
 ) -> None:
