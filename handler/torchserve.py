@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -29,13 +30,13 @@ from handler.service import Service
 from handler.settings import Settings, parse_settings
 
 GRAPH_VARIABLE = "HOPSERVE_GRAPH"
+_METRICS_PERIOD_S = 1.0
 _WORKER = str(os.getpid())
 _PROBED = Response(HTTPStatus.OK, "ok", b"{}")
-_METRICS_PERIOD_S = 1.0
+_JSON_TYPES = frozenset({"", "application/json", "text/json"})
 # Headers by which TorchServe marks requests for explanations and descriptions; any client can send them.
 _DIVERTING_HEADERS = frozenset({"describe", "explain"})
 _log = logging.getLogger(__name__)
-_JSON_TYPES = frozenset({"", "application/json", "text/json"})
 
 
 class GraphHandler:
@@ -54,7 +55,10 @@ class GraphHandler:
             self._service = self._load(context)
         except HopserveError as error:
             # TorchServe prints the traceback of whatever comes; the cause above it says nothing more.
-            raise RuntimeError(f"hopserve: cannot serve {context.model_name}: {error}") from None
+            raise RuntimeError(_cannot_serve(context, str(error))) from None
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise RuntimeError(_cannot_serve(context, what)) from error
 
     def handle(self, data: Sequence[Mapping[str, Any]], context: Context) -> list[bytes]:
         """Answer one batch; never raises for anything that a request holds."""
@@ -87,6 +91,10 @@ class GraphHandler:
         gc.collect()
         gc.freeze()
         return service
+
+
+def _cannot_serve(context: Context, reason: str) -> str:
+    return f"hopserve: cannot serve {context.model_name}: {reason}"
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:
@@ -162,7 +170,7 @@ def _publish_regularly(counters: Counters, context: Context, version: str) -> No
 
     def publish() -> None:
         while True:
-            threading.Event().wait(_METRICS_PERIOD_S)
+            time.sleep(_METRICS_PERIOD_S)
             for (metric, values), amount in counters.drain().items():
                 if metric.name in declared:
                     declared[metric.name].add_or_update(amount, [*values, *labels])

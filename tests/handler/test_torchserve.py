@@ -162,6 +162,18 @@ def test_what_cannot_be_served_stops_the_worker_with_one_message(
         assert "\n" not in str(caught.value)
 
 
+def test_a_failure_that_nobody_foresaw_is_one_line_too(
+    example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr("handler.torchserve.Snapshot.open", fail)
+    with pytest.raises(RuntimeError) as caught:
+        Handler().initialize(_context(example))
+    assert str(caught.value) == "hopserve: cannot serve graphsage: MemoryError: no room for it"
+
+
 def test_counters_reach_torchserve(
     example: Example, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
