@@ -11,9 +11,8 @@ import hypothesis
 import pytest
 import torch
 
-from archive.checkpoint import ModelConfig, save_checkpoint
+from archive.checkpoint import save_checkpoint
 from archive.datasets import load_digits
-from archive.example.graphsage import GraphSAGE
 from archive.example.train import TrainingPlan, TrainingResult, train
 from archive.export import export_model
 from handler.graph.snapshot import Snapshot
@@ -70,26 +69,5 @@ def make_snapshot(tmp_path: Path) -> Callable[..., Snapshot]:
         count += 1
         write_snapshot(tmp_path / f"graph-{count}", arrays, seed=seed)
         return Snapshot.open(tmp_path / f"graph-{count}")
-
-    return make
-
-
-@pytest.fixture
-def make_model() -> Callable[..., tuple[ModelConfig, GraphSAGE]]:
-    """A GraphSAGE with random weights."""
-
-    def make(
-        feature_dim: int = 3, layer_fanouts: tuple[int, ...] = (3, 2), labels: tuple[str, ...] = ("a", "b")
-    ) -> tuple[ModelConfig, GraphSAGE]:
-        config = ModelConfig(
-            task="classification" if labels else "embedding",
-            feature_dim=feature_dim,
-            hidden_dim=5,
-            embedding_dim=4,
-            layer_fanouts=layer_fanouts,
-            labels=labels,
-        )
-        torch.manual_seed(0)
-        return config, config.build().eval()
 
     return make

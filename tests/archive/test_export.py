@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from archive.export import check_parity, export_model
 from archive.layered import LayeredModel
 from handler.errors import ModelError
 from handler.model.signature import read_signature
+from tests.models import random_model
 
 FANOUTS = [(2,), (3, 3), (2, 4), (4, 2), (1, 3, 2), (3, 1, 2), (2, 2, 2, 2)]
 
@@ -22,9 +22,9 @@ FANOUTS = [(2,), (3, 3), (2, 4), (4, 2), (1, 3, 2), (3, 1, 2), (2, 2, 2, 2)]
 @pytest.mark.parametrize("fanouts", FANOUTS)
 @pytest.mark.parametrize("labels", [("a", "b"), ()])
 def test_the_export_equals_the_eager_model(
-    make_model: Callable[..., tuple], tmp_path: Path, fanouts: tuple[int, ...], labels: tuple[str, ...]
+    tmp_path: Path, fanouts: tuple[int, ...], labels: tuple[str, ...]
 ) -> None:
-    config, model = make_model(layer_fanouts=fanouts, labels=labels)
+    config, model = random_model(layer_fanouts=fanouts, labels=labels)
     parity = export_model(config, model, tmp_path / "export")
     assert parity.num_shapes == 7 * (len(fanouts) + 1)
     assert parity.worst_difference <= 1e-5
@@ -32,8 +32,8 @@ def test_the_export_equals_the_eager_model(
     assert (signature.layer_fanouts, signature.labels, signature.feature_dim) == (fanouts, labels, 3)
 
 
-def test_a_difference_is_found_and_shown(make_model: Callable[..., tuple]) -> None:
-    config, model = make_model()
+def test_a_difference_is_found_and_shown() -> None:
+    config, model = random_model()
     layered = LayeredModel(model.convs, model.head, config.layer_fanouts).eval()
 
     def wrong(*inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,28 +46,22 @@ def test_a_difference_is_found_and_shown(make_model: Callable[..., tuple]) -> No
         check_parity(config, model, wrong)
 
 
-def test_a_trimmed_forward_that_ignores_the_fanout_of_a_layer_is_found(
-    make_model: Callable[..., tuple],
-) -> None:
-    config, model = make_model(layer_fanouts=(2, 4))
+def test_a_trimmed_forward_that_ignores_the_fanout_of_a_layer_is_found() -> None:
+    config, model = random_model(layer_fanouts=(2, 4))
     careless = LayeredModel(model.convs, model.head, (4, 4)).eval()
     with pytest.raises(ModelError, match="differs from the eager one"):
         check_parity(config, model, careless)
 
 
-def test_nothing_is_written_when_parity_fails(
-    make_model: Callable[..., tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_when_parity_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archive.export.TOLERANCE", -1.0)
     with pytest.raises(ModelError, match="differs"):
-        export_model(*make_model(), tmp_path / "export")
+        export_model(*random_model(), tmp_path / "export")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_exported_file_needs_neither_pyg_nor_hopserve(
-    make_model: Callable[..., tuple], tmp_path: Path
-) -> None:
-    export_model(*make_model(), tmp_path / "export")
+def test_an_exported_file_needs_neither_pyg_nor_hopserve(tmp_path: Path) -> None:
+    export_model(*random_model(), tmp_path / "export")
     code = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -81,8 +75,8 @@ assert "torch_geometric" not in sys.modules and "handler" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
-def test_training_never_sees_the_dropout_of_an_export(make_model: Callable[..., tuple]) -> None:
-    config, model = make_model()
+def test_training_never_sees_the_dropout_of_an_export() -> None:
+    config, model = random_model()
     model.train()
     layered = LayeredModel(model.convs, model.head, config.layer_fanouts)
     with torch.inference_mode():

@@ -17,6 +17,7 @@ from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import GraphArrays, write_snapshot
 from tests.conftest import Example
+from tests.models import random_model
 
 
 def _two_blocks(size: int = 40) -> GraphArrays:
@@ -97,15 +98,15 @@ def test_what_cannot_be_trained_on_is_refused(
         train(make_snapshot(arrays), plan)
 
 
-def test_weights_are_read_back(make_model: Callable[..., tuple], tmp_path: Path) -> None:
-    config, model = make_model()
+def test_weights_are_read_back(tmp_path: Path) -> None:
+    config, model = random_model()
     save_checkpoint(tmp_path / "deep" / "weights.pt", config, model)
     again, loaded = load_checkpoint(tmp_path / "deep" / "weights.pt")
     assert again == config
     assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
 
 
-def test_weights_that_are_none_are_refused(make_model: Callable[..., tuple], tmp_path: Path) -> None:
+def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     with pytest.raises(ModelError, match="no such file"):
         load_checkpoint(path)
@@ -116,6 +117,6 @@ def test_weights_that_are_none_are_refused(make_model: Callable[..., tuple], tmp
     torch.save({"config": {"task": "poetry"}, "weights": {}}, path)
     with pytest.raises(ModelError, match="missing required field|Invalid enum value"):
         load_checkpoint(path)
-    torch.save(make_model()[1], path)  # a pickled module would run code
+    torch.save(random_model()[1], path)  # a pickled module would run code
     with pytest.raises(ModelError, match="not weights"):
         load_checkpoint(path)

@@ -32,7 +32,8 @@ from handler.model.runtime import ModelOutput, TorchScriptRuntime
 from handler.service import Service
 from handler.settings import Settings
 from tests import reference
-from tests.graphs import FEATURE_DIM, SmallGraph, layer_fanouts, small_graphs
+from tests.graphs import SmallGraph, layer_fanouts, small_graphs
+from tests.models import random_model
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-5
@@ -66,19 +67,6 @@ def _close(found: Sequence[float] | NDArray[Any], wanted: Sequence[float] | NDAr
     return bool(np.abs(found - wanted).max() <= TOLERANCE * max(np.abs(wanted).max(), 1e-3))
 
 
-def _model(fanouts: tuple[int, ...], labels: tuple[str, ...] = ("a", "b")) -> tuple[ModelConfig, GraphSAGE]:
-    config = ModelConfig(
-        task="classification" if labels else "embedding",
-        feature_dim=FEATURE_DIM,
-        hidden_dim=5,
-        embedding_dim=4,
-        layer_fanouts=fanouts,
-        labels=labels,
-    )
-    torch.manual_seed(0)
-    return config, config.build().eval()
-
-
 _RUNTIMES: dict[tuple[int, ...], Served] = {}
 
 
@@ -86,7 +74,7 @@ def _serve(graph: SmallGraph, fanouts: tuple[int, ...]) -> Served:
     """Exporting takes most of the time, so each model is exported once."""
     snapshot = graph.to_snapshot()
     if fanouts not in _RUNTIMES:
-        _RUNTIMES[fanouts] = Served(snapshot, *_model(fanouts))
+        _RUNTIMES[fanouts] = Served(snapshot, *random_model(fanouts))
     known = _RUNTIMES[fanouts]
     served = Served.__new__(Served)
     served.__dict__ |= known.__dict__ | {"snapshot": snapshot, "counters": Counters()}
@@ -99,7 +87,7 @@ RING = SmallGraph(list(range(6)), [(node, (node + 1) % 6) for node in range(6)] 
 
 @pytest.fixture(scope="module")
 def ring() -> Served:
-    return Served(RING.to_snapshot(), *_model((3, 2)))
+    return Served(RING.to_snapshot(), *random_model((3, 2)))
 
 
 @settings(max_examples=40)
@@ -222,14 +210,14 @@ def test_rows_of_a_list_err_alone(ring: Served) -> None:
 
 def test_a_graph_with_string_ids(make_snapshot: Callable[..., Snapshot]) -> None:
     graph = SmallGraph(["a", "b"], [(0, 1)])
-    served = Served(graph.to_snapshot(), *_model((2,)))
+    served = Served(graph.to_snapshot(), *random_model((2,)))
     (good, bad, unknown) = served.ask({"node_id": "b"}, {"node_id": 1}, {"node_id": "c"})
     assert (good[0], bad[0], unknown[0]) == (200, 400, 404)
     assert "this graph's node ids are strings" in bad[1]["error"]["message"]
 
 
 def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *_model((3, 2), labels=()))
+    served = Served(RING.to_snapshot(), *random_model((3, 2), labels=()))
     (answer, refused) = served.ask({"node_id": 1}, {"node_id": 1, "return": ["label"]})
     assert "label" not in answer[1]
     assert _close(answer[1]["embedding"], ring.embedding({"node_id": 1}))
@@ -238,7 +226,7 @@ def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
 
 
 def test_more_seeds_than_one_forward_may_have_are_answered_in_several(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *_model((3, 2)), max_nodes_per_forward=26)  # two trees of 13
+    served = Served(RING.to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=26)  # two trees of 13
     ((_, answer),) = served.ask({"node_ids": [0, 1, 2, 3, 4]})
     for row in answer["predictions"]:
         assert _close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
@@ -246,7 +234,7 @@ def test_more_seeds_than_one_forward_may_have_are_answered_in_several(ring: Serv
 
 
 def test_an_answer_that_is_too_large_to_send_harms_no_other(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *_model((3, 2)), max_response_bytes=600)
+    served = Served(RING.to_snapshot(), *random_model((3, 2)), max_response_bytes=600)
     (large, small) = served.ask({"node_ids": [0, 1, 2, 3]}, {"node_id": 1})
     assert (large[0], large[1]["error"]["code"]) == (413, "response_too_large")
     assert small[0] == 200
@@ -301,7 +289,7 @@ def test_warm_up_finds_an_output_that_breaks_the_signature(ring: Served) -> None
 
 
 def test_warm_up_counts_nothing(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *_model((3, 2)))
+    served = Served(RING.to_snapshot(), *random_model((3, 2)))
     served.service.warm_up(5)
     assert served.counters.drain() == {}
 
@@ -310,10 +298,10 @@ def test_a_graph_without_the_models_features_is_refused(make_snapshot: Callable[
     edges = np.array([[0], [1]])
     wide = make_snapshot(GraphArrays("g", edges, 2, features=DenseFeatures(np.zeros((2, 9), np.float32))))
     with pytest.raises(ModelError, match="has 9 features per node, the model takes 3"):
-        Served(wide, *_model((2,)))
+        Served(wide, *random_model((2,)))
     bare = make_snapshot(GraphArrays("g", edges, 2))
     with pytest.raises(ModelError, match="has no node features, the model takes 3"):
-        Served(bare, *_model((2,)))
+        Served(bare, *random_model((2,)))
 
 
 def test_errors_leave_no_garbage(ring: Served) -> None:
@@ -339,7 +327,7 @@ def test_errors_leave_no_garbage(ring: Served) -> None:
 
 
 def test_what_happens_is_counted(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *_model((3, 2)))
+    served = Served(RING.to_snapshot(), *random_model((3, 2)))
     served.ask({"node_id": 1}, {"node_ids": [0, 77]}, {"node_id": 77}, b"")
     counts = served.counters.drain()
     assert counts[metrics.BATCHES, ()] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,14 @@ from archive.export import export_model
 from handler.errors import ModelError
 from handler.model.runtime import TorchScriptRuntime
 from handler.model.signature import MODEL_NAME, SIGNATURE_NAME, model_checksum
+from tests.models import random_model
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def exported(tmp_path: Path, make_model: Callable[..., tuple]) -> Path:
-    export_model(*make_model(), tmp_path / "export")
+def exported(tmp_path: Path) -> Path:
+    export_model(*random_model(), tmp_path / "export")
     return tmp_path / "export"
 
 
