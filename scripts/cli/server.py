@@ -100,7 +100,9 @@ def _run_until_interrupted(server: psutil.Process, properties: ServerProperties)
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    # Both: a shell that starts us in the background has SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         click.echo(_how_to_ask(properties))
         say("press Ctrl-C to stop")

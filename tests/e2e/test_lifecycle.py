@@ -100,8 +100,9 @@ def test_torchserve_can_be_started_by_hand(root: Path, archive_of: Callable[...,
     assert _run("stop", cwd=root).stdout == "stopped\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_in_the_foreground_stops_when_it_is_interrupted(
-    root: Path, archive_of: Callable[..., Path]
+    root: Path, archive_of: Callable[..., Path], number: signal.Signals
 ) -> None:
     shutil.copy(archive_of(), root / "model_store")
     serving = subprocess.Popen([str(HOPSERVE), "serve"], cwd=root, stdout=subprocess.PIPE, text=True)
@@ -109,7 +110,7 @@ def test_serve_in_the_foreground_stops_when_it_is_interrupted(
     for line in serving.stdout:
         if "node_id" in line:
             break
-    serving.send_signal(signal.SIGINT)
+    serving.send_signal(number)
     output, _ = serving.communicate(timeout=60)
     assert serving.returncode == 0
     assert "stopped" in output
