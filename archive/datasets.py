@@ -118,9 +118,9 @@ def _from_arrays(name: str, arrays: dict[str, NDArray[Any]]) -> GraphArrays:
         name=name,
         edge_index=edge_index,
         num_nodes=num_nodes,
-        ids=arrays.get("node_id"),
+        ids=_decoded(arrays.get("node_id")),
         features=features,
-        label=None if label is None else label.astype(np.int64),
+        label=label,
         label_names=None if class_names is None else tuple(_text(name) for name in class_names),
         split=_split_of(masks, num_nodes) if masks else None,
     )
@@ -179,6 +179,10 @@ def _split_of(masks: dict[str, NDArray[np.bool_]], num_nodes: int) -> NDArray[np
             )
         split[mask] = _MASKS[name]
     return split
+
+
+def _decoded(ids: NDArray[Any] | None) -> NDArray[Any] | None:
+    return np.char.decode(ids, "utf-8") if ids is not None and ids.dtype.kind == "S" else ids
 
 
 def _text(name: object) -> str:

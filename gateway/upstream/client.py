@@ -166,7 +166,7 @@ class Client:
         url = f"{self._properties.inference_url}/predictions/{model}/{version}"
         asking_nothing = {headers.PROBE: "1"} | self._tokens.headers("inference")
         try:
-            answer = self._http.post(url, headers=asking_nothing, timeout=timeout_s)
+            answer = self._http.post(url, headers=asking_nothing, json={}, timeout=timeout_s)
         except httpx.HTTPError:
             return None
         signature: str | None = answer.headers.get(headers.WORKER)

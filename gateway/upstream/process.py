@@ -23,7 +23,7 @@ from gateway.upstream.properties import ServerProperties
 _MAIN_CLASS = "org.pytorch.serve.ModelServer"
 _FAILED_LOAD = re.compile(r"hopserve: cannot serve .*")
 _POLL_S = 0.2
-_WARM_UP_PROBES = 50
+_WARM_UP_PROBES = 200
 _STOP_TIMEOUT_S = 30.0
 
 Report = Callable[[str], None]

@@ -179,7 +179,11 @@ def _check_graph(graph: GraphArrays) -> None:
         _check_labels(graph.label, graph.label_names)
 
 
-def _check_labels(label: NDArray[np.int64], names: tuple[str, ...] | None) -> None:
+def _check_labels(label: NDArray[Any], names: tuple[str, ...] | None) -> None:
+    if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer):
+        raise GraphInputError(
+            f"classes must be integers [num_nodes], but are {label.dtype} {list(label.shape)}"
+        )
     lowest, highest = int(label.min()), int(label.max())
     if lowest < -1 or highest < 0:
         raise GraphInputError(
@@ -206,14 +210,18 @@ def _check_features(graph: GraphArrays) -> None:
 
 
 def _index_ids(graph: GraphArrays) -> NodeIds:
-    if graph.ids is None:
+    ids = graph.ids
+    if ids is None:
         return RangeIds(graph.num_nodes)
-    if not isinstance(graph.ids, np.ndarray) or graph.ids.dtype.kind == "U":
-        return StrIds.build([str(node_id) for node_id in graph.ids])
-    ids = graph.ids.astype(np.int64)
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind == "U":
+        return StrIds.build([str(node_id) for node_id in ids])
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or int(ids.max()) > np.iinfo(np.int64).max:
+        raise GraphInputError(
+            f"node ids must be strings or 64-bit integers [num_nodes], but are {ids.dtype} {list(ids.shape)}"
+        )
     if np.array_equal(ids, np.arange(graph.num_nodes)):
         return RangeIds(graph.num_nodes)
-    return IntIds.build(ids)
+    return IntIds.build(ids.astype(np.int64))
 
 
 def _compose(

@@ -61,6 +61,12 @@ def test_all_arrays_are_used(npz: Callable[..., Path]) -> None:
     assert graph.split.tolist() == [Split.TRAIN, Split.NONE, Split.TEST]
 
 
+def test_ids_may_be_bytes(npz: Callable[..., Path]) -> None:
+    ids = load_npz(npz(edge_index=EDGES, node_id=np.array(["é".encode(), b"b", b"c"]))).ids
+    assert ids is not None
+    assert list(ids) == ["é", "b", "c"]
+
+
 def test_edges_alone_are_a_graph(npz: Callable[..., Path]) -> None:
     assert load_npz(npz(edge_index=EDGES)).num_nodes == 3
 
@@ -97,7 +103,11 @@ def test_edges_alone_are_a_graph(npz: Callable[..., Path]) -> None:
             r"train_mask must be bool \[3\], but is bool \[10, 3\]",
         ),
         ({"edge_index": np.array([["a"], ["b"]])}, "edge_index"),
-        ({"edge_index": EDGES, "y": np.array(["a", "b", "c"])}, "invalid literal"),
+        ({"edge_index": EDGES, "y": np.array(["a", "b", "c"])}, r"classes must be integers .*, but are <U1"),
+        ({"edge_index": EDGES, "y": np.zeros((3, 2), int)}, r"but are int64 \[3, 2\]"),
+        ({"edge_index": EDGES, "y": np.array([0, 0.5, 1])}, "but are float64"),
+        ({"edge_index": EDGES, "node_id": np.array([0, 0.5, 1])}, "node ids must be strings or 64-bit"),
+        ({"edge_index": EDGES, "node_id": np.array([0, 1, 2**63], np.uint64)}, "but are uint64"),
     ],
 )
 def test_arrays_that_are_no_graph_are_refused_by_file(

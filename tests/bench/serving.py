@@ -43,9 +43,7 @@ def serving_command(seconds: float, connections: tuple[int, ...]) -> None:
     with TemporaryDirectory() as folder:
         archive, _, _ = make_example(Path(folder))
         noop = _pack_noop(archive, Path(folder))
-        click.echo(
-            "| connections | handler | requests/s | of no-op | p50 ms | p99 ms | slowest ms | statuses |"
-        )
+        click.echo("| connections | handler | requests/s | of no-op | p50 ms | p99 ms | early | statuses |")
         click.echo("|---|---|---|---|---|---|---|---|")
         with running(Path(folder, "ts"), archive, noop) as server:
             for count in connections:
