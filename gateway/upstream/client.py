@@ -150,16 +150,16 @@ class Client:
         answered: set[str] = set()
         while True:
             state = self.version(model, version)
-            waiting = {str(worker.pid) for worker in state.workers if worker.status == "READY"} - answered
-            if not waiting and not state.job_queue_status.pending_requests:
+            ready = {str(worker.pid) for worker in state.workers if worker.status == "READY"}
+            if ready <= answered:
                 return
             if time.monotonic() > deadline:
                 raise UpstreamError(f"{model} {version} is still answering requests after {timeout_s:.0f} s")
-            signature = self.probe(model, version, max(0.1, deadline - time.monotonic()))
-            if signature is None:  # another handler: all that can be known is that its queue is empty
-                answered |= waiting
-            else:
-                answered.add(signature)
+            worker = self.probe(model, version, max(0.1, deadline - time.monotonic()))
+            if worker is not None:
+                answered.add(worker)
+            elif time.monotonic() < deadline and not state.job_queue_status.pending_requests:
+                return  # another handler, which does not sign: no more can be known than an empty queue
 
     def probe(self, model: str, version: str, timeout_s: float) -> str | None:
         """The worker that answers a request which asks nothing; none if it does not say so."""

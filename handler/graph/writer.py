@@ -187,7 +187,7 @@ def _check_labels(label: NDArray[Any], names: tuple[str, ...] | None) -> None:
     lowest, highest = int(label.min()), int(label.max())
     if lowest < -1 or highest < 0:
         raise GraphInputError(
-            f"classes must be 0 or more, or -1 where unknown; they are {lowest} to {highest}"
+            f"classes must be 0 or more, or -1 where unknown, but run from {lowest} to {highest}"
         )
     if names is not None and highest >= len(names):
         raise GraphInputError(f"classes run to {highest}, but there are {len(names)} class names")

@@ -76,7 +76,7 @@ def build_command(
     report = write_snapshot(out, arrays, seed=seed, replace=force, report=say)
     click.echo(
         f"{out}: {report.num_nodes} nodes, {report.num_edges} edges"
-        + (f" ({report.num_duplicates} repeated edges counted once)" if report.num_duplicates else "")
+        + (f" (without {report.num_duplicates} repeats)" if report.num_duplicates else "")
     )
 
 

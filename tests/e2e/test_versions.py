@@ -19,6 +19,7 @@ import handler
 from gateway.errors import Refused, UpstreamError
 from gateway.upstream.tokens import Tokens
 from scripts.cli.main import hopserve
+from tests.load import Answered, send_all
 from tests.servers import Server
 
 RunServer = Callable[..., AbstractContextManager[Server]]
@@ -176,6 +177,22 @@ def test_scaling_down_waits_for_requests_in_flight(
             thread.join()
         assert answers == [200] * 8
         assert len(server.worker_pids()) == 1
+
+
+def test_a_drain_ends_also_when_clients_never_pause(server: Server) -> None:
+    until = time.monotonic() + 6
+    endless = iter(lambda: {"node_ids": list(range(50))} if time.monotonic() < until else None, None)
+    answers: list[Answered] = []
+    clients = threading.Thread(
+        target=lambda: answers.extend(send_all(server.url(), server.headers(), endless, connections=16))
+    )
+    clients.start()
+    time.sleep(1)
+    with server.client() as client:
+        client.drain("graphsage", "1.0", timeout_s=4)
+    assert clients.is_alive(), "the clients paused"
+    clients.join()
+    assert {answer.status for answer in answers} == {200}
 
 
 def test_a_drain_that_takes_too_long_removes_nothing(

@@ -133,4 +133,4 @@ def test_a_snapshot_is_replaced_only_by_force(tmp_path: Path) -> None:
 def test_repeated_edges_are_counted_once_and_reported(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", edge_index=np.array([[0, 0, 1], [1, 1, 0]]))
     result = _run("graph", "build", "--npz", tmp_path / "mine.npz", "--out", tmp_path / "graph")
-    assert "2 nodes, 2 edges (1 repeated edges counted once)" in result.stdout
+    assert "2 nodes, 2 edges (without 1 repeats)" in result.stdout
