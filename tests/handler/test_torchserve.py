@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -15,7 +16,8 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from handler import headers as hopserve_headers
 from handler.entry import Handler
-from handler.torchserve import GRAPH_VARIABLE
+from handler.settings import Settings
+from handler.torchserve import GRAPH_VARIABLE, _device, _threads_per_worker
 from tests.conftest import Example
 
 METRICS_FILE = Path(__file__).parents[2] / "deploy" / "metrics.yaml"
@@ -160,6 +162,35 @@ def test_what_cannot_be_served_stops_the_worker_with_one_message(
             Handler().initialize(_context(example, **change))
         assert problem in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpu_id", "has_gpu", "device"),
+    [
+        ("auto", None, False, "cpu"),
+        ("auto", None, True, "cpu"),
+        ("auto", 1, True, "cuda:1"),
+        ("auto", 1, False, "cpu"),
+        ("cpu", 1, True, "cpu"),
+        ("cuda", None, True, "cuda:0"),
+    ],
+)
+def test_the_device_is_torchserves_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, wanted: Any, gpu_id: int | None, has_gpu: bool, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert _device(Settings(graph="", device=wanted), gpu_id) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("cores", "config", "threads"),
+    [(1, {}, 1), (2, {"maxWorkers": 2}, 1), (16, {"maxWorkers": 3}, 5), (8, {"minWorkers": 1}, 7)],
+)
+def test_workers_share_the_cores_but_one(
+    monkeypatch: pytest.MonkeyPatch, cores: int, config: dict[str, Any], threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert _threads_per_worker(config) == threads
 
 
 def test_a_failure_that_nobody_foresaw_is_one_line_too(
