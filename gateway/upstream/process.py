@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -25,6 +26,9 @@ _FAILED_LOAD = re.compile(r"hopserve: cannot serve .*")
 _POLL_S = 0.2
 _WARM_UP_PROBES = 200
 _STOP_TIMEOUT_S = 30.0
+# Linux ends the path of a Unix socket with a zero byte within 108.
+_MAX_SOCKET_PATH_BYTES = 107
+_LONGEST_SOCKET_NAME = ".ts.sock.65535"
 
 Report = Callable[[str], None]
 
@@ -50,7 +54,8 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
     Args:
         archives: file names in the model store, to be loaded in this order: a model's first version is
             its default.
-        temporary: a folder of its own, in which archives are unpacked.
+        temporary: a folder of its own, in which archives are unpacked; where its path is too long for the
+            sockets of workers, a new one in the system's temporary folder takes its place.
 
     Raises:
         UpstreamError: an address is taken, or the process does not start.
@@ -58,10 +63,9 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
     for url in (properties.inference_url, properties.management_url, properties.metrics_url):
         _check_free(url)
     folder = properties.file.parent
-    shutil.rmtree(temporary, ignore_errors=True)  # left over from a server that was killed
+    temporary = _empty_folder(temporary)
     logs = folder / "logs"
-    for needed in (temporary, logs):
-        needed.mkdir(parents=True, exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     model_log(properties).unlink(missing_ok=True)
     # TorchServe reads it only when it starts, and until then it holds the keys of the last server.
     properties.key_file.unlink(missing_ok=True)
@@ -198,6 +202,14 @@ def _drain(properties: ServerProperties, timeout_s: float) -> None:
         for model in models:
             for version in client.versions(model):
                 client.drain(model, version.model_version, timeout_s)
+
+
+def _empty_folder(wanted: Path) -> Path:
+    if len(os.fsencode(wanted / _LONGEST_SOCKET_NAME)) > _MAX_SOCKET_PATH_BYTES:
+        return Path(tempfile.mkdtemp(prefix="hopserve-"))
+    shutil.rmtree(wanted, ignore_errors=True)  # left over from a server that was killed
+    wanted.mkdir(parents=True)
+    return wanted
 
 
 def _environment(temporary: Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ from gateway.upstream.process import find_server, kill_server, start_server, sto
 from gateway.upstream.properties import read_properties
 from gateway.upstream.tokens import Tokens
 from tests.conftest import Example
-from tests.servers import Server, make_root
+from tests.servers import Server, make_root, running
 
 RunServer = Callable[..., AbstractContextManager[Server]]
 HOPSERVE = Path(sys.executable).parent / "hopserve"
@@ -115,6 +115,13 @@ def test_serve_in_the_foreground_stops_when_it_is_interrupted(
     assert serving.returncode == 0
     assert "stopped" in output
     assert find_server(read_properties(root / "config.properties")) is None
+
+
+def test_it_serves_from_a_folder_whose_path_is_too_long_for_sockets(
+    archive_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    with running(tmp_path / ("deep" * 20) / "down", archive_of()) as server:
+        assert server.ask({"node_id": 42}).status_code == 200
 
 
 def test_a_model_that_cannot_load_ends_the_start_with_one_clear_line(
