@@ -1,4 +1,4 @@
-"""The model archives that lie in a model store."""
+"""The model archives that lie in a model store, and which version of each model is its default."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from gateway.errors import UpstreamError
+
+_DEFAULTS_NAME = "default-versions.json"
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,41 @@ class _Manifest(msgspec.Struct):
 
 
 def list_archives(store: Path) -> list[StoredArchive]:
-    """All archives of a store, by model and then from the oldest version to the newest.
+    """All archives of a store, by model; its default version first, then from the oldest to the newest.
+
+    TorchServe's default is the version that it registers first, so this is the order to register in.
 
     Raises:
         UpstreamError: a file is no model archive, which would keep TorchServe from starting.
     """
-    return sorted((_read(path) for path in store.glob("*.mar")), key=_age)
+    defaults = _read_defaults(store)
+
+    def order(archive: StoredArchive) -> tuple[str, bool, list[tuple[int, str]]]:
+        is_default = defaults.get(archive.model) == archive.version
+        return archive.model, not is_default, _age(archive.version)
+
+    return sorted((_read(path) for path in store.glob("*.mar")), key=order)
+
+
+def remember_default(store: Path, model: str, version: str) -> None:
+    """Note that a version is its model's default, for the next start; TorchServe itself forgets it."""
+    defaults = _read_defaults(store) | {model: version}
+    written = store / f".{_DEFAULTS_NAME}"
+    try:
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(defaults)) + b"\n")
+        written.replace(store / _DEFAULTS_NAME)
+    except OSError as error:
+        raise UpstreamError(f"{store / _DEFAULTS_NAME}: cannot be written: {error.strerror}") from None
+
+
+def _read_defaults(store: Path) -> dict[str, str]:
+    path = store / _DEFAULTS_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise UpstreamError(f"{path}: cannot be read: {error}") from None
 
 
 def _read(path: Path) -> StoredArchive:
@@ -47,7 +78,6 @@ def _read(path: Path) -> StoredArchive:
     return StoredArchive(path.name, model.model_name, model.model_version)
 
 
-def _age(archive: StoredArchive) -> tuple[str, list[tuple[int, str]]]:
+def _age(version: str) -> list[tuple[int, str]]:
     """Parts of a version that are numbers sort as numbers, before those that are not."""
-    parts = archive.version.split(".")
-    return archive.model, [(int(part), "") if part.isdigit() else (1 << 62, part) for part in parts]
+    return [(int(part), "") if part.isdigit() else (1 << 62, part) for part in version.split(".")]

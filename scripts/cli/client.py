@@ -11,6 +11,7 @@ from gateway.errors import Refused, UpstreamError
 from gateway.upstream.client import Client, ModelVersion
 from gateway.upstream.process import load_failure, model_log
 from gateway.upstream.properties import ServerProperties
+from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
 from scripts.cli.options import say, show_json, with_server
 
@@ -135,9 +136,10 @@ def scale_command(
 @click.argument("version")
 @with_server
 def set_default_command(model: str, version: str, properties: ServerProperties) -> None:
-    """Let a version answer the requests that name none."""
+    """Let a version answer the requests that name none, now and after the next start."""
     with Client(properties) as client:
         click.echo(client.set_default(model, version))
+    remember_default(properties.model_store, model, version)
 
 
 @models.command("unregister")

@@ -83,7 +83,6 @@ def _start(properties: ServerProperties, timeout_s: float) -> psutil.Process:
 
         build_example(properties.file.parent, properties.model_store)
         archives = list_archives(properties.model_store)
-    # Older versions first: a model's first version is its default.
     names = [archive.file_name for archive in archives]
     say("starting TorchServe with " + ", ".join(names))
     server = start_server(properties, names, properties.file.parent / "var" / "tmp")

@@ -188,12 +188,18 @@ def _swallow(server: Server) -> None:
         server.ask({"node_ids": list(range(1797))})
 
 
-def test_the_models_of_the_store_come_back_oldest_first(root: Path, archive_of: Callable[..., Path]) -> None:
+def test_the_models_of_the_store_and_their_default_come_back(
+    root: Path, archive_of: Callable[..., Path]
+) -> None:
     for version in ("10.0", "2.0", "1.0"):
         shutil.copy(archive_of(version), root / "model_store")
     assert _run("serve", "--detach", cwd=root).returncode == 0
     listed = json.loads(_run("models", "list", cwd=root).stdout)
     assert {row["version"]: row["default"] for row in listed} == {"1.0": True, "2.0": False, "10.0": False}
+    assert _run("models", "set-default", "graphsage", "2.0", cwd=root).returncode == 0
+    _run("stop", cwd=root)
+    assert _run("serve", "--detach", cwd=root).returncode == 0
+    assert json.loads(_run("predict", 42, cwd=root).stdout)["model_version"] == "2.0"
 
 
 def test_an_expired_key_is_renewed(server: Server, tmp_path: Path) -> None:

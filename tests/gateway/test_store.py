@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import UpstreamError
-from gateway.upstream.store import list_archives
+from gateway.upstream.store import list_archives, remember_default
 
 
 def _archive(path: Path, **model: str) -> None:
@@ -30,6 +30,18 @@ def test_archives_are_listed_by_what_they_hold(tmp_path: Path) -> None:
         ("sage", "2.0-rc", "c.mar"),
         ("sage", "10.0", "b.mar"),
     ]
+
+
+def test_the_default_version_comes_first(tmp_path: Path) -> None:
+    for version in ("1.0", "2.0", "3.0"):
+        _archive(tmp_path / f"sage-{version}.mar", modelName="sage", modelVersion=version)
+    remember_default(tmp_path, "sage", "3.0")
+    remember_default(tmp_path, "gat", "7.0")
+    remember_default(tmp_path, "sage", "2.0")
+    assert [archive.version for archive in list_archives(tmp_path)] == ["2.0", "1.0", "3.0"]
+    (tmp_path / "default-versions.json").write_text("[")
+    with pytest.raises(UpstreamError, match=r"default-versions.json: cannot be read"):
+        list_archives(tmp_path)
 
 
 def test_an_empty_store_has_none(tmp_path: Path) -> None:
