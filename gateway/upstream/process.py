@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -66,7 +67,7 @@ def start_server(properties: ServerProperties, archives: Sequence[str], temporar
     temporary = _empty_folder(temporary)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    model_log(properties).unlink(missing_ok=True)
+    _model_log(properties).unlink(missing_ok=True)
     # TorchServe reads it only when it starts, and until then it holds the keys of the last server.
     properties.key_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
@@ -96,11 +97,13 @@ def wait_until_ready(
     properties: ServerProperties,
     expected: Collection[tuple[str, str]],
     timeout_s: float,
+    after_log_bytes: int = 0,
 ) -> None:
     """Return when all workers take requests, and have done so.
 
     Args:
         expected: pairs of model and version that must be there.
+        after_log_bytes: what the workers' log held before; failures in it are of the past.
 
     Raises:
         UpstreamError: not in time, or the server or a model cannot start; says why.
@@ -110,7 +113,7 @@ def wait_until_ready(
     while True:
         if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
             raise UpstreamError(f"TorchServe stopped: {_last_line(logs / 'console.log')}")
-        failure = load_failure(properties)
+        failure = load_failure(properties, after_log_bytes)
         if failure:
             raise UpstreamError(failure)
         problem = _not_ready(properties, expected)
@@ -121,20 +124,21 @@ def wait_until_ready(
         time.sleep(_POLL_S)
 
 
-def load_failure(properties: ServerProperties, after_bytes: int = 0) -> str | None:
-    """The reason that a worker gave for not loading its model, in the log beyond its first bytes."""
-    log = model_log(properties)
+def load_failure(properties: ServerProperties, after_log_bytes: int) -> str | None:
+    """The reason that a worker gave for not loading its model, in its log beyond the first bytes."""
+    log = _model_log(properties)
     if not log.exists():
         return None
     with log.open("rb") as content:
-        content.seek(after_bytes)
+        content.seek(after_log_bytes)
         found = _FAILED_LOAD.search(content.read().decode(errors="replace"))
     return found.group().removeprefix("hopserve: ") if found else None
 
 
-def model_log(properties: ServerProperties) -> Path:
-    """The file in which the workers' output is kept."""
-    return properties.file.parent / "logs" / "model_log.log"
+def log_bytes(properties: ServerProperties) -> int:
+    """How much the workers' log holds by now."""
+    log = _model_log(properties)
+    return log.stat().st_size if log.exists() else 0
 
 
 def stop_server(
@@ -148,8 +152,11 @@ def stop_server(
     report("waiting for requests in flight")
     _drain(properties, drain_timeout_s)
     report("stopping TorchServe")
-    processes = [server, *server.children(recursive=True)]
-    server.terminate()
+    try:
+        processes = [server, *server.children(recursive=True)]
+        server.terminate()
+    except psutil.NoSuchProcess:  # someone else was faster
+        return
     _, alive = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
     for process in alive:
         process.kill()
@@ -159,12 +166,12 @@ def stop_server(
 
 def kill_server(server: psutil.Process) -> None:
     """Stop TorchServe and its workers at once, whatever they are at."""
-    processes = [*server.children(recursive=True), server]
+    processes = [server]
+    with suppress(psutil.NoSuchProcess):
+        processes += server.children(recursive=True)
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S)
 
 
@@ -202,6 +209,10 @@ def _drain(properties: ServerProperties, timeout_s: float) -> None:
         for model in models:
             for version in client.versions(model):
                 client.drain(model, version.model_version, timeout_s)
+
+
+def _model_log(properties: ServerProperties) -> Path:
+    return properties.file.parent / "logs" / "model_log.log"
 
 
 def _empty_folder(wanted: Path) -> Path:

@@ -9,7 +9,7 @@ import click
 
 from gateway.errors import Refused, UpstreamError
 from gateway.upstream.client import Client, ModelVersion
-from gateway.upstream.process import load_failure, model_log
+from gateway.upstream.process import load_failure, log_bytes
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
@@ -100,13 +100,12 @@ def register_command(archive: str, properties: ServerProperties) -> None:
     if not (properties.model_store / archive).is_file() or "/" in archive:
         raise click.UsageError(f"{archive} is not a file in the model store {properties.model_store}")
     say(f"loading {archive}")
-    log = model_log(properties)
-    logged_bytes = log.stat().st_size if log.exists() else 0
+    before_bytes = log_bytes(properties)
     with Client(properties) as client:
         try:
             click.echo(client.register(archive))
         except Refused as refusal:
-            reason = _wait_for_reason(properties, logged_bytes) if refusal.status == _FAILED else None
+            reason = _wait_for_reason(properties, before_bytes) if refusal.status == _FAILED else None
             if reason is None:
                 raise
             raise UpstreamError(reason) from None
@@ -160,11 +159,11 @@ def unregister_command(
         click.echo(client.unregister(model, version))
 
 
-def _wait_for_reason(properties: ServerProperties, logged_bytes: int) -> str | None:
+def _wait_for_reason(properties: ServerProperties, after_log_bytes: int) -> str | None:
     """Why workers did not start; TorchServe says it only in its log, and a little later."""
     deadline = time.monotonic() + _REASON_TIMEOUT_S
     while time.monotonic() < deadline:
-        reason = load_failure(properties, logged_bytes)
+        reason = load_failure(properties, after_log_bytes)
         if reason:
             return reason
         time.sleep(0.1)

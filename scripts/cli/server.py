@@ -14,6 +14,7 @@ from gateway.errors import UpstreamError
 from gateway.upstream.process import (
     find_server,
     kill_server,
+    log_bytes,
     start_server,
     stop_server,
     wait_until_ready,
@@ -46,7 +47,7 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
         server = _start(properties, timeout_s)
     else:
         say(f"already running as process {server.pid}")
-        wait_until_ready(server, properties, [], timeout_s)
+        wait_until_ready(server, properties, [], timeout_s, log_bytes(properties))
     if detach:
         click.echo(_how_to_ask(properties))
     else:

@@ -139,6 +139,7 @@ def test_a_version_that_cannot_load_is_refused_and_leaves_the_others(
         assert "manifest.json: missing" in str(failed.exception)
         assert list(_listed(server)) == ["1.0"]
         assert server.ask({"node_id": 42}).status_code == 200
+        assert "Hopserve is ready" in _hopserve(server, "serve", "--detach"), "a failure of the past"
 
 
 def test_unregistering_waits_for_requests_in_flight(
