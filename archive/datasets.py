@@ -82,9 +82,7 @@ def load_npz(path: Path) -> GraphArrays:
         raise GraphInputError(f"{path}: has no array `edge_index`")
     try:
         return _from_arrays(path.stem, arrays)
-    except (ValueError, IndexError, TypeError) as error:
-        raise GraphInputError(f"{path}: {error}") from None
-    except GraphInputError as error:
+    except (GraphInputError, ValueError, IndexError, TypeError) as error:
         raise GraphInputError(f"{path}: {error}") from None
 
 

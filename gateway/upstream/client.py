@@ -102,6 +102,10 @@ class Client:
         """All versions of a model."""
         return list(self._manage("GET", f"/models/{model}/all", tuple[ModelVersion, ...]))
 
+    def all_versions(self) -> list[ModelVersion]:
+        """All versions of all models."""
+        return [version for model in self.model_names() for version in self.versions(model)]
+
     def version(self, model: str, version: str | None = None) -> ModelVersion:
         """One version of a model, or its default one."""
         path = f"/models/{model}" + (f"/{version}" if version else "")
@@ -182,11 +186,7 @@ class Client:
         Args:
             expected: pairs of model and version that must be registered and have a worker.
         """
-        registered = {
-            (version.model_name, version.model_version): version
-            for model in self.model_names()
-            for version in self.versions(model)
-        }
+        registered = {(version.model_name, version.model_version): version for version in self.all_versions()}
         missing = [f"{model} {version}" for model, version in set(expected) - set(registered)]
         for name, state in registered.items():
             wanted = max(state.min_workers, 1 if name in expected else 0)
@@ -195,10 +195,9 @@ class Client:
         return sorted(missing)
 
     def _take_back(self, archive: str) -> None:
-        for model in self.model_names():
-            for version in self.versions(model):
-                if version.model_url == archive and not version.workers:
-                    self.unregister(model, version.model_version)
+        for version in self.all_versions():
+            if version.model_url == archive and not version.workers:
+                self.unregister(version.model_name, version.model_version)
 
     def _manage(self, method: str, path: str, kind: type[_Kind], **options: Any) -> _Kind:
         answer = self._send("management", method, path, **options)

@@ -192,23 +192,21 @@ def _not_ready(properties: ServerProperties, expected: Collection[tuple[str, str
 
 def _warm_up(client: Client) -> None:
     """Let Java compile the way of a request, which else makes the first ones slow."""
-    for model in client.model_names():
-        for version in client.versions(model):
-            for _ in range(_WARM_UP_PROBES if version.workers else 0):
-                client.probe(model, version.model_version, timeout_s=_STOP_TIMEOUT_S)
+    for version in client.all_versions():
+        for _ in range(_WARM_UP_PROBES if version.workers else 0):
+            client.probe(version.model_name, version.model_version, timeout_s=_STOP_TIMEOUT_S)
 
 
 def _drain(properties: ServerProperties, timeout_s: float) -> None:
     with Client(properties) as client:
         try:
-            models = client.model_names()
+            versions = client.all_versions()
         except Refused:
             raise
         except UpstreamError:
             return  # it does not even listen: nothing can be in flight
-        for model in models:
-            for version in client.versions(model):
-                client.drain(model, version.model_version, timeout_s)
+        for version in versions:
+            client.drain(version.model_name, version.model_version, timeout_s)
 
 
 def _model_log(properties: ServerProperties) -> Path:

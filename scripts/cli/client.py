@@ -13,9 +13,8 @@ from gateway.upstream.process import load_failure, log_bytes
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
-from scripts.cli.options import say, show_json, with_server
+from scripts.cli.options import say, show_json, with_drain_timeout, with_server
 
-_DRAIN_TIMEOUT_S = 30.0
 _REASON_TIMEOUT_S = 3.0
 _FAILED = 500
 
@@ -71,24 +70,13 @@ def models() -> None:
     """List and change the models that are being served."""
 
 
-_with_drain_timeout = click.option(
-    "--drain-timeout-s",
-    type=click.FloatRange(min=0),
-    default=_DRAIN_TIMEOUT_S,
-    show_default=True,
-    help="How long to wait for requests in flight; then nothing is changed.",
-)
-
-
 @models.command("list")
 @with_server
 def list_command(properties: ServerProperties) -> None:
     """Show every version of every model, as JSON."""
     with Client(properties) as client:
-        listed = []
-        for name in client.model_names():
-            default = client.version(name).model_version
-            listed += [_described(version, default) for version in client.versions(name)]
+        defaults = {name: client.version(name).model_version for name in client.model_names()}
+        listed = [_described(version, defaults[version.model_name]) for version in client.all_versions()]
     show_json(listed)
 
 
@@ -115,7 +103,7 @@ def register_command(archive: str, properties: ServerProperties) -> None:
 @click.argument("model")
 @click.argument("version")
 @click.argument("workers", type=click.IntRange(min=1))
-@_with_drain_timeout
+@with_drain_timeout
 @with_server
 def scale_command(
     model: str, version: str, workers: int, drain_timeout_s: float, properties: ServerProperties
@@ -144,7 +132,7 @@ def set_default_command(model: str, version: str, properties: ServerProperties) 
 @models.command("unregister")
 @click.argument("model")
 @click.argument("version")
-@_with_drain_timeout
+@with_drain_timeout
 @with_server
 def unregister_command(
     model: str, version: str, drain_timeout_s: float, properties: ServerProperties

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ import numpy as np
 
 from archive.datasets import DATASETS, load_digits, load_npz, load_planetoid, make_undirected
 from handler.graph.snapshot import Snapshot
-from handler.graph.writer import GraphArrays, Split, write_snapshot
+from handler.graph.writer import Split, write_snapshot
 from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, say, show_json
 
 
@@ -72,7 +73,7 @@ def build_command(
     else:
         arrays = load_planetoid(str(dataset), download_to)
     if undirected:
-        arrays = _undirected(arrays)
+        arrays = replace(arrays, edge_index=make_undirected(arrays.edge_index))
     report = write_snapshot(out, arrays, seed=seed, replace=force, report=say)
     click.echo(
         f"{out}: {report.num_nodes} nodes, {report.num_edges} edges"
@@ -114,9 +115,3 @@ def info_command(folder: Path) -> None:
     if snapshot.split is not None:
         info["split"] = {part.name.lower(): int((snapshot.split == part).sum()) for part in Split}
     show_json(info)
-
-
-def _undirected(arrays: GraphArrays) -> GraphArrays:
-    import dataclasses
-
-    return dataclasses.replace(arrays, edge_index=make_undirected(arrays.edge_index))

@@ -13,6 +13,7 @@ from gateway.upstream.properties import ServerProperties, read_properties
 
 _PROJECT = Path(__file__).resolve().parents[2]
 
+DRAIN_TIMEOUT_S = 30.0
 EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
@@ -27,6 +28,17 @@ def with_server(function: Callable[..., Any]) -> Callable[..., Any]:
         envvar="HOPSERVE_TS_CONFIG",
         callback=_read_properties,
         help="TorchServe's configuration.  [default: config.properties here, else that of the project]",
+    )(function)
+
+
+def with_drain_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--drain-timeout-s`."""
+    return click.option(
+        "--drain-timeout-s",
+        type=click.FloatRange(min=0),
+        default=DRAIN_TIMEOUT_S,
+        show_default=True,
+        help="How long to wait for requests in flight; then nothing is done.",
     )(function)
 
 

@@ -21,9 +21,8 @@ from gateway.upstream.process import (
 )
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import list_archives
-from scripts.cli.options import say, with_server
+from scripts.cli.options import DRAIN_TIMEOUT_S, say, with_drain_timeout, with_server
 
-_DRAIN_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 
 
@@ -55,13 +54,7 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
 
 
 @click.command("stop")
-@click.option(
-    "--drain-timeout-s",
-    type=click.FloatRange(min=0),
-    default=_DRAIN_TIMEOUT_S,
-    show_default=True,
-    help="How long to wait for requests in flight; then nothing is stopped.",
-)
+@with_drain_timeout
 @click.option("--force", is_flag=True, help="Stop at once; requests in flight get no answer.")
 @with_server
 def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperties) -> None:
@@ -109,7 +102,7 @@ def _run_until_interrupted(server: psutil.Process, properties: ServerProperties)
         while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        stop_server(server, properties, _DRAIN_TIMEOUT_S, say)
+        stop_server(server, properties, DRAIN_TIMEOUT_S, say)
         click.echo("stopped")
         return
     raise UpstreamError(f"TorchServe stopped by itself; {properties.file.parent / 'logs'} says why")
