@@ -42,9 +42,11 @@ class Server:
     def url(self, model: str = "graphsage", version: str = "") -> str:
         return f"{self.properties.inference_url}/predictions/{model}" + (version and f"/{version}")
 
-    def ask(self, request: Any, *, model: str = "graphsage", version: str = "") -> httpx.Response:
+    def ask(
+        self, request: Any, *, model: str = "graphsage", version: str = "", timeout_s: float = 60
+    ) -> httpx.Response:
         url = self.url(model, version)
-        return httpx.post(url, json=request, headers=self.headers(), timeout=60)
+        return httpx.post(url, json=request, headers=self.headers(), timeout=timeout_s)
 
     def client(self) -> Client:
         return Client(self.properties)
