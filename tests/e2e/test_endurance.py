@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 
 from tests.load import Sent, send_all
@@ -122,5 +123,8 @@ def test_a_killed_worker_comes_back(
         before = server.ask({"node_id": 42}).json()
         (pid,) = server.worker_pids()
         os.kill(pid, signal.SIGKILL)
-        assert _first_good_answer(server, {"node_id": 42}, within_s=60) == before
+        after = _first_good_answer(server, {"node_id": 42}, within_s=60)
+        # Requests given up on may share its batch, and batches differ in the last digit.
+        assert np.allclose(after.pop("embedding"), before.pop("embedding"), rtol=1e-5, atol=1e-5)
+        assert after == before
         assert server.worker_pids() != [pid]
