@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.errors import NonFiniteOutput, RequestError
+from handler.graph.budget import Sampled
 from handler.graph.ids import NodeIds
 from handler.graph.sampler import SampledTrees
 from handler.model.runtime import ModelOutput
@@ -31,8 +32,9 @@ class Composer:
         self._about = about
         self._default_returned = ("embedding", "label") if signature.labels else ("embedding",)
 
-    def rows(self, queries: Sequence[Query], trees: SampledTrees, output: ModelOutput) -> list[Row]:
-        """One row per query; `trees` and `output` hold the queries' nodes in the same order."""
+    def rows(self, queries: Sequence[Query], sampled: Sampled, output: ModelOutput) -> list[Row]:
+        """One row per query; `sampled` and `output` hold the queries' nodes in the same order."""
+        trees = sampled.trees
         outputs = np.concatenate([output.embedding, output.logits], axis=1)
         finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
         tree_nodes = np.diff(trees.ptr).tolist()
@@ -53,7 +55,7 @@ class Composer:
                 row["neighbors"] = self._neighbors(trees, place)
             nodes = tree_nodes[place]
             row |= {"source": "live"} | self._about
-            row |= {"age_ms": 0, "sampled": {"nodes": nodes, "edges": nodes - 1, "truncated": False}}
+            row |= {"age_ms": 0, "sampled": {"nodes": nodes, "edges": nodes - 1, "truncated": sampled.truncated}}
             rows.append(row)
         return rows
 

@@ -6,6 +6,7 @@ HopserveError
 │   ├── UnknownNode         404 unknown_node
 │   ├── TooManyNodes        413 too_many_nodes
 │   ├── ResponseTooLarge    413 response_too_large
+│   ├── OverBudget          429 over_budget
 │   └── InternalError       500 internal
 │       └── NonFiniteOutput 500 non_finite_output
 ├── SettingsError           a settings value that cannot be used; names the key
@@ -80,6 +81,19 @@ class ResponseTooLarge(RequestError):
         super().__init__(
             f"the answer has {size_bytes} bytes, at most {allowed_bytes} can be sent:"
             " ask for fewer nodes or return less"
+        )
+
+
+class OverBudget(RequestError):
+    """A node's sample is larger than one forward may hold, and the settings say not to cut it."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "over_budget"
+
+    def __init__(self, max_nodes: int, max_edges: int) -> None:
+        super().__init__(
+            f"the node's sample has more than the {max_nodes} nodes or {max_edges} edges that are allowed:"
+            " ask for fewer hops or neighbors"
         )
 
 

@@ -35,11 +35,14 @@ NEIGHBORS = Metric(
     "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes answered"
 )
 EDGES = Metric("hopserve_subgraph_edges_total", "count", (), "edges of the trees of the nodes answered")
+TRUNCATED = Metric(
+    "hopserve_truncated_total", "count", (), "nodes answered from smaller samples, to stay within the budget"
+)
 BATCHES = Metric("hopserve_batches_total", "count", (), "batches of requests answered")
 FORWARDS = Metric("hopserve_forwards_total", "count", (), "times the model was run")
 STAGE_TIME = Metric("hopserve_stage_microseconds_total", "us", ("stage",), "time spent in each stage")
 
-CATALOGUE = (REQUESTS, ERRORS, NODES, NEIGHBORS, EDGES, BATCHES, FORWARDS, STAGE_TIME)
+CATALOGUE = (REQUESTS, ERRORS, NODES, NEIGHBORS, EDGES, TRUNCATED, BATCHES, FORWARDS, STAGE_TIME)
 COMMON_LABELS = ("model_name", "model_version")
 
 # TorchServe keeps only the metrics of its own that its metrics file names.

@@ -18,10 +18,11 @@ import numpy as np
 from handler import metrics
 from handler.answers import Composer, Row
 from handler.errors import InternalError, MalformedRequest, ModelError, RequestError, UnknownNode
+from handler.graph.budget import Sampled
 from handler.graph.fanout import FanoutPlan
-from handler.graph.features import Features
-from handler.graph.sampler import SampledTrees, sample_trees
+from handler.graph.sampler import SampledTrees
 from handler.graph.snapshot import Snapshot
+from handler.inputs import ModelInputs
 from handler.model.batch import to_batch
 from handler.model.runtime import ModelOutput, Runtime
 from handler.requests import (
@@ -68,7 +69,7 @@ class Service:
         model_version: str,
     ) -> None:
         self._snapshot = snapshot
-        self._features = _matching_features(snapshot, runtime)
+        self._inputs = ModelInputs(snapshot, runtime.signature, settings)
         self._runtime = runtime
         self._settings = settings
         self._counters = counters
@@ -128,20 +129,22 @@ class Service:
     def _answer_queries(self, queries: Sequence[Query]) -> list[Row]:
         """An answer or an error for each query, in order."""
         rows: list[Row] = [InternalError()] * len(queries)
-        seeds_by_plan: defaultdict[FanoutPlan, list[_Seed]] = defaultdict(list)
+        groups: defaultdict[tuple[FanoutPlan, bool], list[_Seed]] = defaultdict(list)
         with self._timed("look_up"):
             for position, index in enumerate(self._look_up(queries)):
                 try:
-                    plan = self._plan(queries[position], index)
-                    seeds_by_plan[plan].append(_Seed(position, queries[position], index))
+                    query = queries[position]
+                    plan = self._plan(query, index)
+                    groups[plan, query.options.as_of is not None].append(_Seed(position, query, index))
                 except RequestError as error:
                     rows[position] = _as_value(error)
-        for plan, seeds in seeds_by_plan.items():
-            step = max(1, self._settings.max_nodes_per_forward // plan.max_tree_nodes)
-            for start in range(0, len(seeds), step):
-                part = seeds[start : start + step]
-                for seed, row in zip(part, self._answer_seeds(part, plan), strict=True):
+        for (plan, _), seeds in groups.items():
+            done = 0
+            while done < len(seeds):
+                answered = self._answer_first(seeds[done:], plan)
+                for seed, row in zip(seeds[done:], answered, strict=False):
                     rows[seed.position] = row
+                done += len(answered)
         return rows
 
     def _look_up(self, queries: Sequence[Query]) -> list[int]:
@@ -163,36 +166,50 @@ class Service:
                 raise MalformedRequest(f"{query.node_id!r:.80}: this graph's node ids are {kinds[id_type]}")
             raise UnknownNode(query.node_id)
         options = query.options
-        if options.as_of is not None:
+        if options.as_of is not None and not self._inputs.knows_time:
             raise MalformedRequest(
-                "as_of needs a graph whose neighbors are ordered by time;"
-                f" this one's order is `{self._snapshot.manifest.ordering.strategy}`"
+                "as_of needs a model that samples the most recent neighbors;"
+                f" this one samples by `{self._inputs.strategy}`"
             )
         if not self._runtime.signature.labels and {"label", "probabilities"} & set(options.returned or ()):
             raise MalformedRequest("this model gives embeddings only, no label or probabilities")
         return self._full_plan.limited(options.num_hops, options.num_neighbors)
 
-    def _answer_seeds(self, seeds: Sequence[_Seed], plan: FanoutPlan) -> Sequence[Row]:
+    def _answer_first(self, seeds: Sequence[_Seed], plan: FanoutPlan) -> Sequence[Row]:
+        """Rows of as many of the first seeds as one forward may hold, and of one at least."""
+        index = np.array([seed.index for seed in seeds], dtype=np.int64)
+        as_of = None
+        if seeds[0].query.options.as_of is not None:
+            as_of = np.array([seed.query.options.as_of for seed in seeds], dtype=np.float64)
+        held = len(seeds)
         try:
             with self._timed("sample"):
-                index = np.array([seed.index for seed in seeds], dtype=np.int64)
-                trees = sample_trees(self._snapshot.adjacency, index, plan)
-            output = self._run(trees)
+                sampled = self._inputs.sample(index, plan, as_of)
+            held = sampled.trees.num_seeds
+            output = self._run(sampled.trees)
             with self._timed("compose"):
-                rows = self._composer.rows([seed.query for seed in seeds], trees, output)
+                rows = self._composer.rows([seed.query for seed in seeds[:held]], sampled, output)
+        except RequestError as error:
+            return [_as_value(error)]
         except Exception:  # noqa: BLE001 - whatever it is, it ends here: other requests go on
-            _log.exception("a forward over %d nodes failed", len(seeds))
-            return [InternalError()] * len(seeds)
-        self._counters.add(metrics.NODES, len(seeds), "live")
+            _log.exception("a forward over %d nodes failed", held)
+            return [InternalError()] * held
+        self._count_sampled(sampled)
+        return rows
+
+    def _count_sampled(self, sampled: Sampled) -> None:
+        trees = sampled.trees
+        self._counters.add(metrics.NODES, trees.num_seeds, "live")
         self._counters.add(metrics.NEIGHBORS, int(np.count_nonzero(trees.hop == 1)))
         self._counters.add(metrics.EDGES, trees.num_edges)
-        return rows
+        if sampled.truncated:
+            self._counters.add(metrics.TRUNCATED, 1)
 
     def _run(self, trees: SampledTrees) -> ModelOutput:
         with self._timed("gather"):
-            x = self._features.gather(trees.node)
+            gathered = self._inputs.gather(trees)
         with self._timed("batch"):
-            batch = to_batch(trees, x)
+            batch = to_batch(trees, gathered.x, gathered.edge_inputs)
         with self._timed("forward"):
             self._counters.add(metrics.FORWARDS, 1)
             return self._runtime.run(batch)
@@ -224,7 +241,7 @@ class Service:
         signature = self._runtime.signature
         first = np.zeros(1, dtype=np.int64)
         try:
-            output = self._run(sample_trees(self._snapshot.adjacency, first, self._full_plan))
+            output = self._run(self._inputs.sample(first, self._full_plan).trees)
         except RuntimeError as error:
             raise ModelError(f"the model fails on this graph: {str(error).splitlines()[-1]}") from error
         wanted = {"embedding": (1, signature.embedding_dim), "logits": (1, len(signature.labels))}
@@ -246,13 +263,3 @@ def _as_value(error: RequestError) -> RequestError:
     """The error without frames, which hold it in turn: a cycle that only a full collection frees."""
     error.__context__ = error.__traceback__ = None
     return error
-
-
-def _matching_features(snapshot: Snapshot, runtime: Runtime) -> Features:
-    wanted = runtime.signature.feature_dim
-    if snapshot.features is None:
-        raise ModelError(f"{snapshot.folder}: has no node features, the model takes {wanted}")
-    found = snapshot.features.shape[1]
-    if found != wanted:
-        raise ModelError(f"{snapshot.folder}: has {found} features per node, the model takes {wanted}")
-    return snapshot.features

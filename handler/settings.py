@@ -23,8 +23,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_nodes_per_request: longer lists are refused.
         max_response_bytes: larger answers are refused; TorchServe kills the worker of an answer above
             its own `max_response_size` (6,553,500 by default), so this must stay below that.
-        max_nodes_per_forward: tree nodes, as many as the seeds could have at most; more seeds are
-            answered in several forwards.
+        max_nodes_per_forward, max_edges_per_forward, max_bytes_per_forward: the nodes and edges of the
+            sampled trees that the model is given at once, and the memory of what it is given; more seeds
+            are answered in several forwards.
+        over_budget: a single node whose tree is larger is answered from smaller samples (`truncate`) or
+            refused.
         warm_up: run the model over the batch sizes to come before the worker is ready.
     """
 
@@ -34,6 +37,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_nodes_per_request: Positive = 2048
     max_response_bytes: Positive = 6_000_000
     max_nodes_per_forward: Positive = 262_144
+    max_edges_per_forward: Positive = 262_144
+    max_bytes_per_forward: Positive = 268_435_456
+    over_budget: Literal["truncate", "refuse"] = "truncate"
     warm_up: bool = True
 
 

@@ -16,7 +16,8 @@ from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, TrainingResult, train
 from archive.export import export_model
 from handler.graph.snapshot import Snapshot
-from handler.graph.writer import GraphArrays, write_snapshot
+from handler.graph.arrays import GraphArrays
+from handler.graph.writer import BuildPlan, write_snapshot
 
 hypothesis.settings.register_profile("hopserve", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("hopserve")
@@ -64,10 +65,10 @@ def make_snapshot(tmp_path: Path) -> Callable[..., Snapshot]:
     """Write a graph of arrays as a snapshot, and open it."""
     count = 0
 
-    def make(arrays: GraphArrays, seed: int = 0) -> Snapshot:
+    def make(arrays: GraphArrays, plan: BuildPlan | None = None) -> Snapshot:
         nonlocal count
         count += 1
-        write_snapshot(tmp_path / f"graph-{count}", arrays, seed=seed)
+        write_snapshot(tmp_path / f"graph-{count}", arrays, plan)
         return Snapshot.open(tmp_path / f"graph-{count}")
 
     return make

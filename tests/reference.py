@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,9 +41,70 @@ def edge_key(seed: int, v: NodeId, u: NodeId) -> int:
     return mix64((mix64(mix64(seed) ^ hash_id(v)) + hash_id(u)) & _BITS)
 
 
+Edge = tuple[NodeId, dict[str, float]]
+
+
+def ordered(graph: nx.DiGraph, v: NodeId, strategy: str = "seeded", seed: int = 0) -> list[Edge]:
+    """All in-neighbours of v with their edge's data, in the order of a strategy.
+
+    In a multigraph the hash of an edge takes in its time, its weight, and its number among equals.
+    """
+    seen: Counter[tuple[NodeId, float | None, float | None]] = Counter()
+    keyed = []
+    for u, _, data in graph.in_edges(v, data=True):
+        tie = edge_key(seed, v, u)
+        time, weight = data.get("time"), data.get("weight")
+        if graph.is_multigraph():
+            if time is not None:
+                tie = mix64(tie ^ struct.unpack("<Q", struct.pack("<d", time))[0])
+            if weight is not None:
+                tie = mix64(tie ^ struct.unpack("<I", struct.pack("<f", weight))[0])
+            tie = mix64((tie + seen[u, time, weight]) & _BITS)
+            seen[u, time, weight] += 1
+        keyed.append((_primary(strategy, u, tie, data), tie, u, data))
+    keyed.sort(key=lambda entry: entry[:2])
+    return [(u, data) for _, _, u, data in keyed]
+
+
+def _primary(strategy: str, u: NodeId, tie: int, data: dict[str, float]) -> float | int | bytes:
+    if strategy == "weighted":
+        return -math.log(((tie >> 11) + 0.5) * 2.0**-53) / data["weight"]
+    if strategy == "top_weight":
+        return -data["weight"]
+    if strategy == "recent":
+        return -data["time"]
+    if strategy == "first":
+        return u.encode() if isinstance(u, str) else u
+    return 0
+
+
 def sample(graph: nx.DiGraph, v: NodeId, fanout: int, seed: int = 0) -> list[NodeId]:
-    """S(v, f): the first f of v's in-neighbours by `edge_key`."""
-    return sorted(graph.predecessors(v), key=lambda u: edge_key(seed, v, u))[:fanout]
+    """S(v, f): the first f of v's in-neighbours in `seeded` order."""
+    return [u for u, _ in ordered(graph, v, "seeded", seed)][:fanout]
+
+
+def walks(
+    rows: dict[NodeId, list[NodeId]], v: NodeId, num_walks: int, walk_length: int, seed: int
+) -> list[tuple[NodeId, float]]:
+    """The nodes that walks from v visit, most visited first, with their share of all visits.
+
+    Args:
+        rows: each node's in-neighbours, in the order in which they are stored.
+    """
+    key = mix64(mix64(seed) ^ hash_id(v))
+    visits: dict[NodeId, int] = {}
+    for walk in range(num_walks):
+        at = v
+        for step in range(walk_length):
+            if not rows[at]:
+                break
+            chance = mix64((key + walk * walk_length + step) & _BITS) >> 11
+            at = rows[at][int(chance * 2.0**-53 * len(rows[at]))]
+            if at != v:
+                visits[at] = visits.get(at, 0) + 1
+    total = sum(visits.values())
+    ranked = sorted(visits, key=lambda u: (-visits[u], edge_key(seed, v, u)))
+    return [(u, visits[u] / total) for u in ranked]
 
 
 @dataclass

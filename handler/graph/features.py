@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 FeatureKind = Literal["dense", "csr"]
+_CHECKED_ROWS = 1 << 16  # at once, so that a check needs no second matrix
 
 
 class Features(Protocol):
@@ -18,6 +20,19 @@ class Features(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """(num_nodes, feature_dim)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values as they are stored."""
+        ...
+
+    def non_finite_rows(self) -> NDArray[np.int64]:
+        """The nodes with a feature that is NaN or infinite, ascending."""
+        ...
+
+    def empty_rows(self) -> NDArray[np.int64]:
+        """The nodes whose features are all zero, ascending."""
         ...
 
     def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -40,6 +55,22 @@ class DenseFeatures:
     @property
     def shape(self) -> tuple[int, int]:
         return self._x.shape[0], self._x.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._x.dtype
+
+    def non_finite_rows(self) -> NDArray[np.int64]:
+        return self._rows_where(lambda part: ~np.isfinite(part).all(axis=1))
+
+    def empty_rows(self) -> NDArray[np.int64]:
+        return self._rows_where(lambda part: ~part.any(axis=1))
+
+    def _rows_where(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.int64]:
+        found = [np.empty(0, dtype=np.int64)]
+        for start in range(0, len(self._x), _CHECKED_ROWS):
+            found.append(start + np.flatnonzero(test(self._x[start : start + _CHECKED_ROWS])))
+        return np.concatenate(found)
 
     def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.take(self._x, index, axis=0).astype(np.float32, copy=False)
@@ -75,6 +106,18 @@ class CsrFeatures:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self._indptr) - 1, self._feature_dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._data.dtype
+
+    def non_finite_rows(self) -> NDArray[np.int64]:
+        bad = np.flatnonzero(~np.isfinite(self._data))
+        return np.unique(np.searchsorted(self._indptr, bad, side="right") - 1)
+
+    def empty_rows(self) -> NDArray[np.int64]:
+        filled = np.searchsorted(self._indptr, np.flatnonzero(self._data), side="right") - 1
+        return np.setdiff1d(np.arange(self.shape[0]), filled)
 
     def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
         starts = self._indptr[index]

@@ -7,6 +7,7 @@ and no Python object per node. A slot holds a node index, or -1 where it is free
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -18,6 +19,11 @@ from handler.graph.kernels import compiled
 
 NodeId = int | str
 IdKind = Literal["range", "int", "str"]
+# 0, 1 or 2 for the three kinds; int64 ids; their UTF-8 and its offsets. What a kind has not is empty.
+HashParts = tuple[int, NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+
+_NO_INTS = np.empty(0, dtype=np.int64)
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
 class NodeIds(Protocol):
@@ -41,6 +47,14 @@ class NodeIds(Protocol):
 
     def hashes(self) -> NDArray[np.uint64]:
         """uint64 [num_nodes]: one hash per node, of its id alone."""
+        ...
+
+    def ranks(self) -> NDArray[np.int64]:
+        """int64 [num_nodes]: each node's place among ascending ids; empty where that is its index."""
+        ...
+
+    def hash_parts(self) -> HashParts:
+        """What a kernel needs to compute the hash of any one node."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -70,6 +84,12 @@ class RangeIds:
 
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_ints(np.arange(self._num_nodes, dtype=np.int64))
+
+    def ranks(self) -> NDArray[np.int64]:
+        return _NO_INTS
+
+    def hash_parts(self) -> HashParts:
+        return 0, _NO_INTS, _NO_BYTES, _NO_INTS
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -106,6 +126,12 @@ class IntIds:
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_ints(self._ids)
 
+    def ranks(self) -> NDArray[np.int64]:
+        return _ranks_of(np.argsort(self._ids, kind="stable"))
+
+    def hash_parts(self) -> HashParts:
+        return 1, self._ids, _NO_BYTES, _NO_INTS
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"ids": self._ids, "id_slots": self._slots}
 
@@ -124,11 +150,20 @@ class StrIds:
     @classmethod
     def build(cls, ids: Sequence[str]) -> StrIds:
         """Index `ids`; a repeated id is a `GraphInputError`."""
-        data, offsets = _as_utf8(ids)
-        slots = _free_slots(len(ids))
+        return cls.of_utf8(*_as_utf8(ids))
+
+    @classmethod
+    def of_utf8(cls, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> StrIds:
+        """Index ids given as the UTF-8 `data` with int64 [num_nodes + 1] `offsets`, which start at 0.
+
+        Raises:
+            GraphInputError: an id is repeated.
+        """
+        slots = _free_slots(len(offsets) - 1)
         repeated = _insert_strs(data, offsets, slots)
         if repeated >= 0:
-            raise GraphInputError(f"node id {ids[repeated]!r} is given twice")
+            node_id = data[offsets[repeated] : offsets[repeated + 1]].tobytes().decode()
+            raise GraphInputError(f"node id {node_id!r} is given twice")
         return cls(data, offsets, slots)
 
     def __len__(self) -> int:
@@ -145,8 +180,26 @@ class StrIds:
     def hashes(self) -> NDArray[np.uint64]:
         return _hash_strs(self._data, self._offsets)
 
+    def ranks(self) -> NDArray[np.int64]:
+        data, offsets = self._data.tobytes(), self._offsets.tolist()
+        texts = [data[start:end] for start, end in pairwise(offsets)]
+        return _ranks_of(np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64))
+
+    def hash_parts(self) -> HashParts:
+        return 2, _NO_INTS, self._data, self._offsets
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"id_bytes": self._data, "id_offsets": self._offsets, "id_slots": self._slots}
+
+
+def _ranks_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The inverse of an order; empty where nothing moves."""
+    places = np.arange(len(order))
+    if np.array_equal(order, places):
+        return _NO_INTS
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = places
+    return ranks
 
 
 def _as_utf8(ids: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from handler.errors import SnapshotError
 from handler.graph.features import FeatureKind
 from handler.graph.ids import IdKind
+from handler.graph.ordering import Ordering, Strategy
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 _HASHED_BLOCK_BYTES = 1 << 22
+_NUM_SPOTS, _SPOT_BYTES = 64, 1 << 12
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `.npy` file of a snapshot; `checksum` is XXH3-128 of the whole file, in hexadecimal."""
+    """One `.npy` file of a snapshot.
+
+    Args:
+        checksum: XXH3-128 of the whole file, in hexadecimal.
+        spot_checksum: XXH3-64 of 64 spots of it, which tells files of different snapshots apart in a
+            millisecond at any size.
+    """
 
     dtype: str
     shape: tuple[Count, ...]
     checksum: str
-
-
-class Ordering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How each list of neighbours is ordered, which is what a sample is a prefix of."""
-
-    strategy: Literal["seeded"]
-    seed: Count
+    spot_checksum: str
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +44,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Args:
         snapshot_id: short hash of everything else, so that equal graphs have equal names.
         seq: the position in the log of mutations up to which the snapshot is complete.
+        ordering: how the lists of neighbours lie.
+        extra_orderings: how else they can be read; `order_<strategy>` holds the permutation of each.
+        multigraph: whether edges with the same ends may stand side by side.
+        edge_dim: number of edge features.
         id_kind: which class of `handler.graph.ids` reads the ids.
         feature_kind: which class of `handler.graph.features` reads the features; none without features.
         label_names: the name of each class in `label`.
@@ -54,11 +61,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_nodes: Count
     num_edges: Count
     feature_dim: Count
+    multigraph: bool
+    edge_dim: Count
     ordering: Ordering
+    extra_orderings: tuple[Ordering, ...]
     id_kind: IdKind
     feature_kind: FeatureKind | None
     label_names: tuple[str, ...] | None
     arrays: dict[str, ArrayEntry]
+
+    def orderings(self) -> dict[Strategy, Ordering]:
+        """All orderings of the snapshot, by strategy; its own comes first."""
+        return {each.strategy: each for each in (self.ordering, *self.extra_orderings)}
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -80,12 +94,21 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest with its `snapshot_id`, which is derived from all its other fields."""
+    """Write the manifest with its `snapshot_id`, which is derived from all its other fields.
+
+    It replaces an older one in one step, so that a reader finds the one or the other.
+    """
     nameless = msgspec.structs.replace(manifest, snapshot_id="")
     snapshot_id = xxhash.xxh3_64_hexdigest(msgspec.json.encode(nameless))[:12]
     named = msgspec.structs.replace(manifest, snapshot_id=snapshot_id)
     text = msgspec.json.format(msgspec.json.encode(named), indent=2)
-    (folder / MANIFEST_NAME).write_bytes(text + b"\n")
+    path = folder / MANIFEST_NAME
+    draft = path.with_name(f".{MANIFEST_NAME}-{os.getpid()}")
+    with draft.open("wb") as file:
+        file.write(text + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
 
 
 def array_path(folder: Path, name: str) -> Path:
@@ -93,9 +116,14 @@ def array_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def describe_array(path: Path, array: NDArray[Any]) -> ArrayEntry:
+def ordering_array(strategy: Strategy) -> str:
+    """The name of the array that holds an extra ordering."""
+    return f"order_{strategy}"
+
+
+def describe_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayEntry:
     """The manifest's entry for an array that was just written to `path`."""
-    return ArrayEntry(str(array.dtype), array.shape, file_checksum(path))
+    return ArrayEntry(str(dtype), shape, file_checksum(path), spot_checksum(path))
 
 
 def file_checksum(path: Path) -> str:
@@ -104,6 +132,18 @@ def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         while block := file.read(_HASHED_BLOCK_BYTES):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def spot_checksum(path: Path) -> str:
+    """XXH3-64 of a file's size and of 64 short stretches all over it, in hexadecimal."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(str(size).encode())
+        last = max(0, size - _SPOT_BYTES)
+        for start in sorted({last * spot // (_NUM_SPOTS - 1) for spot in range(_NUM_SPOTS)}):
+            digest.update(os.pread(file.fileno(), _SPOT_BYTES, start))
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.errors import SnapshotError
+from handler.graph.adjacency import Adjacency
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
 from handler.graph.ids import IntIds, NodeIds, RangeIds, StrIds
-from handler.graph.manifest import Manifest, array_path, file_checksum, read_manifest
-from handler.graph.sampler import Adjacency
+from handler.graph.manifest import (
+    Manifest,
+    array_path,
+    file_checksum,
+    ordering_array,
+    read_manifest,
+    spot_checksum,
+)
+from handler.graph.progress import SILENT, Progress
+from handler.graph.sampler import Sampler
+from handler.graph.sampling import Sampling
 
 _ALWAYS_HASHED_BYTES = 64 << 20  # a hundredth of a second to hash
 _FROM_IDS = {
@@ -59,20 +70,24 @@ class Snapshot:
         """Map a snapshot.
 
         Every file's size, dtype and shape is checked, and its checksum too where the snapshot is small
-        (up to 64 MiB); `verify` checks the checksums at any size.
+        (up to 64 MiB); of larger ones a few spots of each file, which shows files of another snapshot.
+        `verify` checks everything at any size.
 
         Raises:
             SnapshotError: it is missing, truncated, corrupt or of another format; names the file.
         """
         manifest = read_manifest(folder)
-        arrays = {name: _map_array(folder, manifest, name) for name in manifest.arrays}
-        if sum(array.nbytes for array in arrays.values()) <= _ALWAYS_HASHED_BYTES:
-            verify(folder, manifest)
+        arrays = {
+            name: map_array(folder, name, np.dtype(entry.dtype), entry.shape)
+            for name, entry in manifest.arrays.items()
+        }
+        small = sum(array.nbytes for array in arrays.values()) <= _ALWAYS_HASHED_BYTES
+        _check_files(folder, manifest, whole=small)
         _check_counts(folder, manifest, arrays)
         return cls(
             folder,
             manifest,
-            Adjacency(arrays["indptr"], arrays["indices"]),
+            _read_adjacency(manifest, arrays),
             _read_ids(manifest, arrays),
             _read_features(manifest, arrays),
             arrays.get("label"),
@@ -88,32 +103,70 @@ class Snapshot:
         return self.manifest.num_edges
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
-    """Compare every file with its checksum; the first that differs is a `SnapshotError`."""
-    for name, entry in manifest.arrays.items():
-        path = array_path(folder, name)
-        found = file_checksum(path)
-        if found != entry.checksum:
-            raise SnapshotError(path, f"corrupt: its checksum is {found}, the manifest says {entry.checksum}")
+    def sampler(self, sampling: Sampling | None = None) -> Sampler:
+        """What samples this graph; `GraphInputError` where it does not store such an ordering."""
+        return Sampler(self.adjacency, sampling, self.ids)
 
 
-def _map_array(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
-    path, entry = array_path(folder, name), manifest.arrays[name]
+def verify(folder: Path, *, progress: Progress = SILENT) -> Snapshot:
+    """Open a snapshot and check every byte of it, and that all it says of nodes and edges is possible.
+
+    Raises:
+        SnapshotError: the first thing that is wrong; names the file.
+    """
+    snapshot = Snapshot.open(folder)
+    _check_files(folder, snapshot.manifest, whole=True, progress=progress)
+    progress.say("checking that edges and ids are possible")
+    adjacency = snapshot.adjacency
+    if (np.diff(adjacency.indptr) < 0).any():
+        raise SnapshotError(array_path(folder, "indptr"), "the row offsets do not ascend")
+    degree_limit = np.diff(adjacency.indptr).max(initial=0)
+    for first, last in adjacency.ranges():
+        edges = slice(int(adjacency.indptr[first]), int(adjacency.indptr[last]))
+        _check_within(folder, "indices", adjacency.indices[edges], snapshot.num_nodes)
+        for strategy, places in adjacency.permutations.items():
+            _check_within(folder, ordering_array(strategy), places[edges], int(degree_limit))
+    return snapshot
+
+
+def map_array(folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Map one file of a snapshot, read-only; one that is missing or not as said is a `SnapshotError`."""
+    path = array_path(folder, name)
     try:
         # Without elements there is nothing to map, and mmap refuses it.
-        mapped = 0 not in entry.shape
-        array = np.asarray(np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False))
+        array = np.asarray(np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False))
     except FileNotFoundError:
         raise SnapshotError(path, "missing, but named in the manifest") from None
     except (OSError, ValueError, EOFError) as error:
         raise SnapshotError(path, f"truncated or not a .npy file: {error}") from None
-    if str(array.dtype) != entry.dtype or array.shape != entry.shape:
+    if array.dtype != dtype or array.shape != shape:
         raise SnapshotError(
-            path,
-            f"holds {array.dtype} {list(array.shape)}, the manifest says {entry.dtype} {list(entry.shape)}",
+            path, f"holds {array.dtype} {list(array.shape)}, the manifest says {dtype} {list(shape)}"
         )
     array.flags.writeable = False
     return array
+
+
+def _check_files(
+    folder: Path, manifest: Manifest, *, whole: bool, progress: Progress = SILENT
+) -> None:
+    """Compare files with their checksums; the first that differs is a `SnapshotError`."""
+    paths = {name: array_path(folder, name) for name in manifest.arrays}
+    total = sum(path.stat().st_size for path in paths.values())
+    with progress.bar("comparing checksums", total, "B") as advance:
+        for name, entry in manifest.arrays.items():
+            found = file_checksum(paths[name]) if whole else spot_checksum(paths[name])
+            wanted = entry.checksum if whole else entry.spot_checksum
+            if found != wanted:
+                raise SnapshotError(
+                    paths[name], f"corrupt: its checksum is {found}, the manifest says {wanted}"
+                )
+            advance(paths[name].stat().st_size)
+
+
+def _check_within(folder: Path, name: str, values: NDArray[Any], limit: int) -> None:
+    if len(values) and (values.min() < 0 or values.max() >= limit):
+        raise SnapshotError(array_path(folder, name), f"has values beyond 0 to {limit - 1}")
 
 
 def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> None:
@@ -122,6 +175,10 @@ def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[An
     wanted |= dict.fromkeys(_FROM_IDS[manifest.id_kind])
     wanted |= dict.fromkeys(_FROM_FEATURES[manifest.feature_kind])
     wanted |= {name: (nodes,) for name in ("label", "split", "ids") if name in arrays}
+    wanted |= {name: (edges,) for name in ("edge_weight", "edge_time") if name in arrays}
+    wanted |= {ordering_array(extra.strategy): (edges,) for extra in manifest.extra_orderings}
+    if manifest.edge_dim:
+        wanted["edge_attr"] = (edges, manifest.edge_dim)
     if manifest.feature_kind == "dense":
         wanted["x"] = (nodes, manifest.feature_dim)
     for name, shape in wanted.items():
@@ -134,6 +191,13 @@ def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[An
             )
     if arrays["indptr"][0] != 0 or arrays["indptr"][-1] != edges:
         raise SnapshotError(array_path(folder, "indptr"), f"does not run from 0 to {edges}")
+
+
+def _read_adjacency(manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> Adjacency:
+    permutations = {
+        extra.strategy: arrays[ordering_array(extra.strategy)] for extra in manifest.extra_orderings
+    }
+    return replace(Adjacency.of_arrays(arrays, manifest.ordering), permutations=permutations)
 
 
 def _read_ids(manifest: Manifest, arrays: dict[str, NDArray[Any]]) -> NodeIds:

@@ -68,5 +68,8 @@ class TorchScriptRuntime:
         with torch.inference_mode():
             if self._device.type != "cpu":  # PyG walks every attribute even when nothing moves
                 batch = batch.to(self._device, non_blocking=True)
-            embedding, logits = self._module(batch.x, batch.edge_index, batch.hop, batch.edge_rank)
+            edge_inputs = [batch[name] for name in self.signature.edge_inputs]
+            embedding, logits = self._module(
+                batch.x, batch.edge_index, batch.hop, batch.edge_rank, *edge_inputs
+            )
             return ModelOutput(embedding.cpu().numpy(), logits.cpu().numpy())

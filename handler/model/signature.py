@@ -9,24 +9,29 @@ import msgspec
 import xxhash
 
 from handler.errors import ModelError
+from handler.graph.sampling import Sampling
 from handler.settings import Positive
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SIGNATURE_NAME = "signature.json"
 MODEL_NAME = "model.pt"
 
+EdgeInput = Literal["edge_weight", "edge_attr"]
 LayerFanouts = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1, max_length=16)]
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contract of `model.pt`.
 
-    The model is called as `forward(x, edge_index, hop, edge_rank)` on the trees of some seeds, as
-    `handler.model.batch` lays them out, and gives `(embedding, logits)`: float32
+    The model is called as `forward(x, edge_index, hop, edge_rank, *edge_inputs)` on the trees of some
+    seeds, as `handler.model.batch` lays them out, and gives `(embedding, logits)`: float32
     [num_seeds, embedding_dim] and [num_seeds, len(labels)].
 
     Args:
         task: `embedding` models have no labels, and logits of width 0.
+        sampling: which neighbours it was trained on.
+        edge_inputs: what else it takes: `edge_weight` float32 [num_edges], `edge_attr` float32
+            [num_edges, edge_dim].
         layer_fanouts: f(1) to f(L), for the layer applied first to the one applied last.
         labels: the name of each class.
         model_checksum: XXH3-128 of `model.pt`, in hexadecimal.
@@ -38,6 +43,9 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     feature_dim: Positive
     embedding_dim: Positive
     layer_fanouts: LayerFanouts
+    sampling: Sampling
+    edge_inputs: tuple[EdgeInput, ...]
+    edge_dim: Annotated[int, msgspec.Meta(ge=0)]
     labels: tuple[str, ...]
     model_checksum: str
     versions: dict[str, str]

@@ -26,7 +26,8 @@ from handler import metrics
 from handler.errors import ModelError
 from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
-from handler.graph.writer import GraphArrays
+from handler.graph.arrays import GraphArrays
+from handler.graph.edges import EdgeArrays
 from handler.metrics import Counters
 from handler.model.runtime import ModelOutput, TorchScriptRuntime
 from handler.service import Service
@@ -184,7 +185,7 @@ def test_a_staleness_is_always_satisfied_by_a_live_answer(ring: Served) -> None:
         ({"node_id": "1"}, 400, "malformed", "'1': this graph's node ids are integers"),
         ({"node_id": 1, "num_hops": 3}, 400, "malformed", "this model has 2 layers"),
         ({"node_id": 1, "num_neighbors": 4}, 400, "malformed", "this model samples at most 3"),
-        ({"node_id": 1, "as_of": 5}, 400, "malformed", "as_of needs a graph whose neighbors are ordered"),
+        ({"node_id": 1, "as_of": 5}, 400, "malformed", "as_of needs a model that samples the most recent"),
         ({"node_ids": list(range(3000))}, 413, "too_many_nodes", "at most 2048"),
         (b"\x00", 400, "malformed", "cannot be read"),
     ],
@@ -226,7 +227,7 @@ def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
 
 
 def test_more_seeds_than_one_forward_may_have_are_answered_in_several(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=26)  # two trees of 13
+    served = Served(RING.to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=10)  # node 1 has a tree of 8, its followers of 5, 5, 4 and 3
     ((_, answer),) = served.ask({"node_ids": [0, 1, 2, 3, 4]})
     for row in answer["predictions"]:
         assert _close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
@@ -295,7 +296,7 @@ def test_warm_up_counts_nothing(ring: Served) -> None:
 
 
 def test_a_graph_without_the_models_features_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
-    edges = np.array([[0], [1]])
+    edges = EdgeArrays(np.array([[0], [1]]))
     wide = make_snapshot(GraphArrays("g", edges, 2, features=DenseFeatures(np.zeros((2, 9), np.float32))))
     with pytest.raises(ModelError, match="has 9 features per node, the model takes 3"):
         Served(wide, *random_model((2,)))

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handler.graph.fanout import FanoutPlan
-from handler.graph.sampler import prefix_edge_index, sample_trees
+from handler.graph.ordering import Ordering
+from handler.graph.sampler import prefix_edge_index
 from handler.graph.snapshot import Snapshot
+from handler.graph.writer import BuildPlan
 from tests import reference
 from tests.graphs import SmallGraph, layer_fanouts, small_graphs
 
@@ -16,14 +18,15 @@ from tests.graphs import SmallGraph, layer_fanouts, small_graphs
 def _sample(snapshot: Snapshot, v: object, fanout: int) -> list[object]:
     """S(v, f), as ids."""
     index = snapshot.ids.index_of([v])  # type: ignore[list-item]
-    trees = sample_trees(snapshot.adjacency, index, FanoutPlan.of((fanout,)))
+    trees = snapshot.sampler().trees(index, FanoutPlan.of((fanout,)))
     return list(snapshot.ids.id_of(trees.node[1:]))
 
 
 @given(small_graphs(), layer_fanouts, st.integers(0, 2**63 - 1))
 def test_trees_equal_the_reference(graph: SmallGraph, fanouts: tuple[int, ...], seed: int) -> None:
-    snapshot, slow, plan = graph.to_snapshot(seed), graph.to_networkx(), FanoutPlan.of(fanouts)
-    trees = sample_trees(snapshot.adjacency, np.arange(len(graph.ids)), plan)
+    snapshot = graph.to_snapshot(BuildPlan(Ordering("seeded", seed)))
+    slow, plan = graph.to_networkx(), FanoutPlan.of(fanouts)
+    trees = snapshot.sampler().trees(np.arange(len(graph.ids)), plan)
     for place, node_id in enumerate(graph.ids):
         begin, end = trees.ptr[place], trees.ptr[place + 1]
         levels = reference.sample_tree(slow, node_id, plan.hop_fanouts, seed).by_hop()
@@ -37,7 +40,7 @@ def test_every_node_but_the_seed_has_one_edge_to_its_parent(
     graph: SmallGraph, fanouts: tuple[int, ...]
 ) -> None:
     snapshot = graph.to_snapshot()
-    trees = sample_trees(snapshot.adjacency, np.arange(len(graph.ids)), FanoutPlan.of(fanouts))
+    trees = snapshot.sampler().trees(np.arange(len(graph.ids)), FanoutPlan.of(fanouts))
     child, parent = trees.edge_index
     assert child.tolist() == np.setdiff1d(np.arange(len(trees.node)), trees.ptr[:-1]).tolist()
     assert (trees.hop[child] == trees.hop[parent] + 1).all()
@@ -49,9 +52,9 @@ def test_every_node_but_the_seed_has_one_edge_to_its_parent(
 def test_a_tree_does_not_depend_on_its_company(graph: SmallGraph, fanouts: tuple[int, ...]) -> None:
     snapshot, plan = graph.to_snapshot(), FanoutPlan.of(fanouts)
     everyone = np.arange(len(graph.ids))
-    together = sample_trees(snapshot.adjacency, np.concatenate([everyone, everyone[::-1]]), plan)
+    together = snapshot.sampler().trees(np.concatenate([everyone, everyone[::-1]]), plan)
     for place, seed in enumerate([*everyone, *everyone[::-1]]):
-        alone = sample_trees(snapshot.adjacency, np.array([seed]), plan)
+        alone = snapshot.sampler().trees(np.array([seed]), plan)
         begin, end = together.ptr[place], together.ptr[place + 1]
         assert together.node[begin:end].tolist() == alone.node.tolist()
         edges = slice(begin - place, end - place - 1)
@@ -111,7 +114,7 @@ def test_seeded_samples_are_uniform() -> None:
     graph = SmallGraph(list(range(degree + num_nodes)), list(zip(source, target, strict=True)))
     snapshot = graph.to_snapshot()
     seeds = np.arange(degree, degree + num_nodes)
-    trees = sample_trees(snapshot.adjacency, seeds, FanoutPlan.of((fanout,)))
+    trees = snapshot.sampler().trees(seeds, FanoutPlan.of((fanout,)))
     counts = np.bincount(trees.node[trees.hop == 1], minlength=degree)[:degree]
     share = fanout / degree
     spread = np.sqrt(num_nodes * share * (1 - share))
@@ -121,6 +124,6 @@ def test_seeded_samples_are_uniform() -> None:
 
 def test_any_number_of_hops() -> None:
     ring = SmallGraph(list(range(5)), [(node, (node + 1) % 5) for node in range(5)])
-    trees = sample_trees(ring.to_snapshot().adjacency, np.array([0]), FanoutPlan.of((1,) * 12))
+    trees = ring.to_snapshot().sampler().trees(np.array([0]), FanoutPlan.of((1,) * 12))
     assert trees.node.tolist() == [(-hop) % 5 for hop in range(13)]
     assert trees.hop.tolist() == list(range(13))

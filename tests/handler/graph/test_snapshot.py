@@ -16,14 +16,17 @@ from hypothesis import given
 from handler.errors import GraphInputError, SnapshotError
 from handler.graph import snapshot as snapshot_module
 from handler.graph.features import CsrFeatures, DenseFeatures
-from handler.graph.manifest import MANIFEST_NAME, read_manifest
+from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
 from handler.graph.snapshot import Snapshot, verify
-from handler.graph.writer import GraphArrays, Split, write_snapshot
+from handler.graph.arrays import GraphArrays, Split
+from handler.graph.edges import EdgeArrays
+from handler.graph.ordering import Ordering
+from handler.graph.writer import BuildPlan, write_snapshot
 from tests.graphs import SmallGraph, small_graphs
 
 STRINGS = GraphArrays(
     name="strings",
-    edge_index=np.array([[0, 1, 2, 0], [1, 2, 2, 1]]),
+    edges=EdgeArrays(np.array([[0, 1, 2, 0], [1, 2, 2, 1]])),
     num_nodes=4,
     ids=["a", "bé", "c", ""],
     features=CsrFeatures(
@@ -61,7 +64,7 @@ def test_everything_is_read_back(make_snapshot: Callable[..., Snapshot]) -> None
 
 
 def test_a_graph_without_edges_or_features(make_snapshot: Callable[..., Snapshot]) -> None:
-    snapshot = make_snapshot(GraphArrays("bare", np.zeros((2, 0), dtype=np.int64), 2))
+    snapshot = make_snapshot(GraphArrays("bare", EdgeArrays(np.zeros((2, 0), dtype=np.int64)), 2))
     assert (snapshot.num_nodes, snapshot.num_edges, snapshot.features) == (2, 0, None)
 
 
@@ -73,7 +76,10 @@ def test_arrays_are_mapped_and_read_only(make_snapshot: Callable[..., Snapshot])
 
 
 def test_equal_graphs_have_equal_names_and_others_do_not(make_snapshot: Callable[..., Snapshot]) -> None:
-    first, second, other = (make_snapshot(STRINGS, seed).manifest.snapshot_id for seed in (0, 0, 1))
+    first, second, other = (
+        make_snapshot(STRINGS, BuildPlan(Ordering("seeded", seed))).manifest.snapshot_id
+        for seed in (0, 0, 1)
+    )
     assert first == second != other
 
 
@@ -95,6 +101,11 @@ def test_one_wrong_bit_is_refused(make_snapshot: Callable[..., Snapshot], name: 
         Snapshot.open(path.parent)
 
 
+def _spot_of(manifest: Manifest) -> Callable[[Path], str]:
+    """Spots that happen to miss what is wrong."""
+    return lambda path: manifest.arrays[path.stem].spot_checksum
+
+
 def test_a_large_snapshot_is_hashed_only_when_asked(
     make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,9 +114,10 @@ def test_a_large_snapshot_is_hashed_only_when_asked(
     content[-1] ^= 1
     (folder / "x_data.npy").write_bytes(content)
     monkeypatch.setattr(snapshot_module, "_ALWAYS_HASHED_BYTES", 0)
+    monkeypatch.setattr(snapshot_module, "spot_checksum", _spot_of(read_manifest(folder)))
     Snapshot.open(folder)
     with pytest.raises(SnapshotError, match="x_data"):
-        verify(folder, read_manifest(folder))
+        verify(folder)
 
 
 def test_a_missing_file_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
@@ -125,7 +137,7 @@ def test_a_file_of_another_snapshot_is_refused(make_snapshot: Callable[..., Snap
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format_version": 99}, "format_version is 99, this Hopserve reads 1"),
+        ({"format_version": 99}, "format_version is 99, this Hopserve reads 2"),
         ({"num_nodes": 3}, "the manifest's counts ask for"),
         ({"num_edges": 7}, "the manifest's counts ask for"),
         ({"num_nodes": "4"}, "not a valid manifest: Expected `int`, got `str` - at `\\$.num_nodes`"),
@@ -156,35 +168,32 @@ def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "problem"),
     [
-        (GraphArrays("g", np.array([[0], [2]]), 2), "edge_index names node 2, but the nodes are 0 to 1"),
-        (GraphArrays("g", np.array([[-1], [0]]), 2), "edge_index names node -1"),
-        (GraphArrays("g", np.array([0, 1]), 2), r"must be integers \[2, num_edges\], but is int64 \[2\]"),
-        (GraphArrays("g", np.array([[0.5], [1]]), 2), "but is float64"),
-        (GraphArrays("g", np.zeros((2, 0), dtype=np.int64), 0), "the graph has no nodes"),
+        (GraphArrays("g", EdgeArrays(np.array([[0], [2]])), 2), "edge_index names node 2, but the nodes are 0 to 1"),
+        (GraphArrays("g", EdgeArrays(np.array([[-1], [0]])), 2), "edge_index names node -1"),
+        (GraphArrays("g", EdgeArrays(np.zeros((2, 0), dtype=np.int64)), 0), "the graph has no nodes"),
         (
-            GraphArrays("g", np.array([[0], [1]]), 2, ids=np.array([1, 2, 3])),
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, ids=np.array([1, 2, 3])),
             "ids has 3 entries for 2 nodes",
         ),
-        (GraphArrays("g", np.array([[0], [1]]), 2, ids=["a", "a"]), "node id 'a' is given twice"),
+        (GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, ids=["a", "a"]), "node id 'a' is given twice"),
         (
-            GraphArrays("g", np.array([[0], [1]]), 2, features=DenseFeatures(np.zeros((3, 1), np.float32))),
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.zeros((3, 1), np.float32))),
             "the features have 3 rows for 2 nodes",
         ),
         (
-            GraphArrays(
-                "g", np.array([[0], [1]]), 2, features=DenseFeatures(np.array([[0], [np.nan]], np.float32))
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.array([[0], [np.nan]], np.float32))
             ),
-            "the features hold NaN or infinity",
+            r"the features of 1 node \(1\) hold NaN or infinity",
         ),
         (
-            GraphArrays("g", np.array([[0], [1]]), 2, features=DenseFeatures(np.zeros((2, 1)))),
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.zeros((2, 1)))),
             "features must be float32 or float16, but are float64",
         ),
         (
-            GraphArrays("g", np.array([[0], [1]]), 2, label=np.array([0, 2]), label_names=("a", "b")),
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, 2]), label_names=("a", "b")),
             "classes run to 2, but there are 2 class names",
         ),
-        (GraphArrays("g", np.array([[0], [1]]), 2, label=np.array([0, -2])), "classes must be 0 or more"),
+        (GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, -2])), "classes must be 0 or more"),
     ],
 )
 def test_arrays_that_are_no_graph_are_refused(tmp_path: Path, arrays: GraphArrays, problem: str) -> None:
@@ -193,16 +202,36 @@ def test_arrays_that_are_no_graph_are_refused(tmp_path: Path, arrays: GraphArray
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_build_leaves_the_old_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit_bytes", [0, 100, 1000, 30_000, 200_000])
+def test_a_disk_that_fills_up_leaves_the_old_snapshot_and_nothing_else(
+    tmp_path: Path, limit_bytes: int
+) -> None:
+    """In each phase of a build: the spool, the edges, the nodes' arrays, an extra ordering."""
     write_snapshot(tmp_path / "graph", STRINGS)
     before = read_manifest(tmp_path / "graph")
-
-    def full_disk(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full_disk)
-    with pytest.raises(SnapshotError, match="cannot be written: No space left on device"):
-        write_snapshot(tmp_path / "graph", STRINGS, seed=1, replace=True)
+    script = f"""
+import resource, signal
+from pathlib import Path
+import numpy as np
+from handler.errors import HopserveError
+from handler.graph import rows
+from handler.graph.arrays import GraphArrays
+from handler.graph.edges import EdgeArrays
+from handler.graph.features import DenseFeatures
+from handler.graph.ordering import Ordering
+from handler.graph.writer import BuildPlan, write_snapshot
+rows.PART_EDGES = 4000
+edges = EdgeArrays(np.random.default_rng(0).integers(0, 999, (2, 20_000)))
+graph = GraphArrays("large", edges, 999, features=DenseFeatures(np.ones((999, 99), np.float32)))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))
+try:
+    write_snapshot(Path({str(tmp_path / "graph")!r}), graph, BuildPlan(extra_orderings=(Ordering("first"),)), replace=True)
+except HopserveError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{tmp_path / 'graph'}: cannot be written: File too large\n"
     assert read_manifest(tmp_path / "graph") == before
     assert [path.name for path in tmp_path.iterdir()] == ["graph"]
 
@@ -212,7 +241,7 @@ def test_a_snapshot_is_replaced_only_when_asked_and_its_readers_go_on(tmp_path: 
     old = Snapshot.open(tmp_path / "graph")
     with pytest.raises(SnapshotError, match="a snapshot is there already"):
         write_snapshot(tmp_path / "graph", STRINGS)
-    smaller = GraphArrays("smaller", np.array([[0], [1]]), 2)
+    smaller = GraphArrays("smaller", EdgeArrays(np.array([[0], [1]])), 2)
     write_snapshot(tmp_path / "graph", smaller, replace=True)
     assert Snapshot.open(tmp_path / "graph").num_nodes == 2
     assert old.ids.index_of(["c"]).tolist() == [2]

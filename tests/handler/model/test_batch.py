@@ -8,7 +8,6 @@ from hypothesis import given
 from torch_geometric.data import Batch, Data
 
 from handler.graph.fanout import FanoutPlan
-from handler.graph.sampler import sample_trees
 from handler.graph.snapshot import Snapshot
 from handler.model.batch import to_batch
 from tests.graphs import SmallGraph, layer_fanouts, small_graphs
@@ -16,7 +15,7 @@ from tests.graphs import SmallGraph, layer_fanouts, small_graphs
 
 def _alone(snapshot: Snapshot, seed: int, plan: FanoutPlan) -> Data:
     """The subgraph of one seed, sampled alone and made the ordinary way."""
-    trees = sample_trees(snapshot.adjacency, np.array([seed]), plan)
+    trees = snapshot.sampler().trees(np.array([seed]), plan)
     assert snapshot.features is not None
     return Data(
         x=torch.from_numpy(snapshot.features.gather(trees.node)),
@@ -31,7 +30,7 @@ def _alone(snapshot: Snapshot, seed: int, plan: FanoutPlan) -> Data:
 def test_it_equals_pygs_own_batch(graph: SmallGraph, fanouts: tuple[int, ...]) -> None:
     snapshot, plan = graph.to_snapshot(), FanoutPlan.of(fanouts)
     seeds = np.arange(len(graph.ids))
-    trees = sample_trees(snapshot.adjacency, seeds, plan)
+    trees = snapshot.sampler().trees(seeds, plan)
     assert snapshot.features is not None
     built = to_batch(trees, snapshot.features.gather(trees.node))
     singles = [_alone(snapshot, seed, plan) for seed in seeds]
@@ -49,6 +48,6 @@ def test_it_equals_pygs_own_batch(graph: SmallGraph, fanouts: tuple[int, ...]) -
 
 def test_it_moves_as_a_whole() -> None:
     ring = SmallGraph([0, 1, 2], [(0, 1), (1, 2), (2, 0)])
-    trees = sample_trees(ring.to_snapshot().adjacency, np.array([0, 1]), FanoutPlan.of((1, 1)))
+    trees = ring.to_snapshot().sampler().trees(np.array([0, 1]), FanoutPlan.of((1, 1)))
     moved = to_batch(trees, ring.features()[trees.node]).to("meta")
     assert {moved[name].device.type for name in ("x", "edge_index", "hop", "edge_rank", "ptr")} == {"meta"}

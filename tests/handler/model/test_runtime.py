@@ -72,7 +72,6 @@ def test_it_answers_alike_on_the_gpu(example: object) -> None:
     import numpy as np
 
     from handler.graph.fanout import FanoutPlan
-    from handler.graph.sampler import sample_trees
     from handler.graph.snapshot import Snapshot
     from handler.model.batch import to_batch
 
@@ -81,7 +80,7 @@ def test_it_answers_alike_on_the_gpu(example: object) -> None:
     for device in (CPU, torch.device("cuda", 0)):
         runtime = TorchScriptRuntime.load(example.export, device)  # type: ignore[attr-defined]
         plan = FanoutPlan.of(runtime.signature.layer_fanouts)
-        trees = sample_trees(snapshot.adjacency, np.arange(64), plan)
+        trees = snapshot.sampler().trees(np.arange(64), plan)
         assert snapshot.features is not None
         outputs.append(runtime.run(to_batch(trees, snapshot.features.gather(trees.node))))
     scale = np.abs(outputs[0].embedding).max()
