@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
 
 from archive.example.graphsage import GraphSAGE
 from handler.errors import ModelError
-from handler.model.signature import LayerFanouts
+from handler.graph.sampling import Sampling
+from handler.model.signature import EdgeInput, LayerFanouts
 from handler.settings import Positive
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The shape of a `GraphSAGE`, and what it was trained for."""
+    """The shape of a `GraphSAGE`, and what it was trained for.
+
+    Args:
+        sampling: which neighbours it was trained on and is to be served.
+        edge_inputs: what it takes of each edge, in this order.
+        edge_dim: number of edge features that it takes.
+    """
 
     task: Literal["classification", "embedding"]
     feature_dim: Positive
@@ -23,6 +30,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     embedding_dim: Positive
     layer_fanouts: LayerFanouts
     labels: tuple[str, ...]
+    sampling: Sampling = Sampling()
+    edge_inputs: tuple[EdgeInput, ...] = ()
+    edge_dim: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def build(self) -> GraphSAGE:
         """A model of this shape, with random weights."""
@@ -32,6 +42,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             self.embedding_dim,
             len(self.layer_fanouts),
             len(self.labels),
+            self.edge_inputs,
+            self.edge_dim,
         )
 
 

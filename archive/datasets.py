@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
+from handler.graph.arrays import GraphArrays, Split
+from handler.graph.edges import EdgeArrays, as_float
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
-from handler.graph.writer import GraphArrays, Split, check_edge_index
 
 PLANETOID = ("cora", "citeseer", "pubmed")
 DATASETS = ("digits", *PLANETOID)
 _DIGITS_NEIGHBORS = 10
 _MASKS = {"train_mask": Split.TRAIN, "val_mask": Split.VAL, "test_mask": Split.TEST}
 _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
-_USED = {"edge_index", "x", "y", "node_id", "class_names", *_MASKS, *_SPARSE}
+_USED = {
+    "edge_index",
+    "edge_weight",
+    "edge_time",
+    "edge_attr",
+    "x",
+    "y",
+    "node_id",
+    "class_names",
+    *_MASKS,
+    *_SPARSE,
+}
 
 
 def load_digits() -> GraphArrays:
@@ -29,12 +42,12 @@ def load_digits() -> GraphArrays:
     from sklearn.neighbors import kneighbors_graph
 
     images, digits = load_images(return_X_y=True)
-    near = kneighbors_graph(images, _DIGITS_NEIGHBORS).tocoo()
-    edge_index = make_undirected(np.stack([near.row, near.col]).astype(np.int64))
+    near = kneighbors_graph(images, _DIGITS_NEIGHBORS)
+    both_ways = near.maximum(near.T).tocoo()
     label = digits.astype(np.int64)
     return GraphArrays(
         name="digits",
-        edge_index=edge_index,
+        edges=EdgeArrays(np.stack([both_ways.row, both_ways.col])),
         num_nodes=len(label),
         features=DenseFeatures((images / 16).astype(np.float32)),
         label=label,
@@ -55,7 +68,7 @@ def load_planetoid(name: str, folder: Path) -> GraphArrays:
     masks = {mask: data[mask].numpy() for mask in _MASKS}
     return GraphArrays(
         name=name,
-        edge_index=data.edge_index.numpy(),
+        edges=EdgeArrays(data.edge_index.numpy()),
         num_nodes=data.num_nodes,
         features=DenseFeatures(data.x.numpy()),
         label=data.y.numpy(),
@@ -63,32 +76,77 @@ def load_planetoid(name: str, folder: Path) -> GraphArrays:
     )
 
 
-def load_npz(path: Path) -> GraphArrays:
+def load_npz(
+    path: Path, *, weight: str | None = None, time: str | None = None, edge_features: Sequence[str] = ()
+) -> GraphArrays:
     """A graph from a `.npz` file of plain arrays.
 
-    `edge_index` [2, num_edges] is required. Features are `x` [num_nodes, feature_dim] or the CSR parts
+    `edge_index` [2, num_edges] is required; `edge_weight` and `edge_time` [num_edges] and `edge_attr`
+    [num_edges, edge_dim] belong to its columns. Features are `x` [num_nodes, feature_dim] or the CSR parts
     `x_data`, `x_indices`, `x_indptr` and `x_shape`. Ids are `node_id` (integers or strings), classes `y`
     with optional `class_names`, and the split `train_mask`, `val_mask` and `test_mask`.
+
+    Args:
+        weight, time: arrays to use as `edge_weight` and `edge_time`.
+        edge_features: arrays [num_edges] or [num_edges, dim], which side by side are `edge_attr`.
+
+    Raises:
+        GraphInputError: the file holds no such graph; names the file.
     """
+    renamed = {weight: "edge_weight", time: "edge_time"}
     try:
         # Opened here, because NumPy leaves a file that is no archive open.
         with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in _USED}
+            for name in (weight, time, *edge_features):
+                if name is not None and name not in file.files:
+                    raise GraphInputError(f"has no array {name!r}, only {', '.join(file.files)}")
+            columns = {name: file[name] for name in edge_features}
+            arrays |= {renamed[name]: file[name] for name in (weight, time) if name is not None}
     except FileNotFoundError:
         raise GraphInputError(f"{path}: no such file") from None
+    except GraphInputError as error:
+        raise GraphInputError(f"{path}: {error}") from None
     except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy each raise their own
         raise GraphInputError(f"{path}: not a .npz file of plain arrays: {error}") from None
     if "edge_index" not in arrays:
         raise GraphInputError(f"{path}: has no array `edge_index`")
     try:
-        return _from_arrays(path.stem, arrays)
+        if columns:
+            arrays["edge_attr"] = np.column_stack(list(columns.values()))
+        return from_arrays(path.stem, arrays)
     except (GraphInputError, ValueError, IndexError, TypeError) as error:
         raise GraphInputError(f"{path}: {error}") from None
 
 
-def make_undirected(edge_index: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Every edge in both directions; those that were there both ways then stand twice."""
-    return np.concatenate([edge_index, edge_index[::-1]], axis=1)
+def from_arrays(name: str, arrays: dict[str, NDArray[Any]], num_nodes: int | None = None) -> GraphArrays:
+    """A graph from arrays that are named and shaped as `load_npz` says.
+
+    Args:
+        num_nodes: where it is known; else the features, ids or classes tell, or at last the edges.
+
+    Raises:
+        GraphInputError: dtypes or shapes are wrong.
+    """
+    edges = EdgeArrays(
+        arrays["edge_index"], arrays.get("edge_weight"), arrays.get("edge_time"), arrays.get("edge_attr")
+    )
+    features = _features_of(arrays)
+    label = arrays.get("y")
+    if num_nodes is None:
+        num_nodes = _count_nodes(arrays["edge_index"], features, label, arrays.get("node_id"))
+    class_names = arrays.get("class_names")
+    masks = {mask: arrays[mask] for mask in _MASKS if mask in arrays}
+    return GraphArrays(
+        name=name,
+        edges=edges,
+        num_nodes=num_nodes,
+        ids=_decoded(arrays.get("node_id")),
+        features=features,
+        label=label,
+        label_names=None if class_names is None else tuple(_text(name) for name in class_names),
+        split=_split_of(masks, num_nodes) if masks else None,
+    )
 
 
 def random_split(label: NDArray[np.int64], seed: int) -> NDArray[np.uint8]:
@@ -104,32 +162,12 @@ def random_split(label: NDArray[np.int64], seed: int) -> NDArray[np.uint8]:
     return split
 
 
-def _from_arrays(name: str, arrays: dict[str, NDArray[Any]]) -> GraphArrays:
-    edge_index = arrays["edge_index"]
-    check_edge_index(edge_index)
-    features = _features_of(arrays)
-    label = arrays.get("y")
-    num_nodes = _count_nodes(edge_index, features, label, arrays.get("node_id"))
-    class_names = arrays.get("class_names")
-    masks = {mask: arrays[mask] for mask in _MASKS if mask in arrays}
-    return GraphArrays(
-        name=name,
-        edge_index=edge_index,
-        num_nodes=num_nodes,
-        ids=_decoded(arrays.get("node_id")),
-        features=features,
-        label=label,
-        label_names=None if class_names is None else tuple(_text(name) for name in class_names),
-        split=_split_of(masks, num_nodes) if masks else None,
-    )
-
-
 def _features_of(arrays: dict[str, NDArray[Any]]) -> Features | None:
     if "x" in arrays:
         x = arrays["x"]
         if x.ndim != 2:
             raise GraphInputError(f"x must be [num_nodes, feature_dim], but is {list(x.shape)}")
-        return DenseFeatures(_as_float(x))
+        return DenseFeatures(_feature_values(x))
     if "x_data" not in arrays:
         return None
     missing = [part for part in _SPARSE if part not in arrays]
@@ -143,15 +181,13 @@ def _features_of(arrays: dict[str, NDArray[Any]]) -> Features | None:
         raise GraphInputError("x_indices and x_indptr do not fit x_data")
     if len(indices) and not (indices.min() >= 0 and indices.max() < columns):
         raise GraphInputError(f"x_indices must lie in 0 to {columns - 1}")
-    return CsrFeatures(indptr, indices, _as_float(arrays["x_data"]), columns)
+    return CsrFeatures(indptr, indices, _feature_values(arrays["x_data"]), columns)
 
 
-def _as_float(values: NDArray[Any]) -> NDArray[np.floating]:
-    if values.dtype in (np.float32, np.float16):
-        return values
+def _feature_values(values: NDArray[Any]) -> NDArray[np.floating]:
     if values.dtype.kind not in "fiub":
         raise GraphInputError(f"features must be numbers, but are {values.dtype}")
-    return values.astype(np.float32)
+    return as_float(values)
 
 
 def _count_nodes(

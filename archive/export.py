@@ -13,21 +13,25 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch_geometric
+from numpy.typing import NDArray
 from torch import Tensor
+from torch_geometric.data import Batch
 
 import handler
 from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
 from archive.layered import LayeredModel
 from handler.errors import ModelError
+from handler.graph.edges import EdgeArrays
 from handler.graph.fanout import FanoutPlan
-from handler.graph.hashing import mix64
-from handler.graph.sampler import Adjacency, SampledTrees, sample_trees
-from handler.graph.writer import order_adjacency
+from handler.graph.ids import RangeIds
+from handler.graph.rows import ordered_adjacency
+from handler.graph.sampler import SampledTrees, Sampler
 from handler.model.batch import to_batch
 from handler.model.signature import (
     FORMAT_VERSION,
     MODEL_NAME,
+    EdgeInput,
     Signature,
     model_checksum,
     write_signature,
@@ -59,7 +63,7 @@ def export_model(
             value; nothing is written.
     """
     report("scripting the layered forward")
-    layered = LayeredModel(model.convs, model.head, config.layer_fanouts).eval()
+    layered = LayeredModel(model.layers, model.head, config.layer_fanouts).eval()
     with warnings.catch_warnings():
         # torch.jit is deprecated, but still the format whose files need neither PyG nor our code.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -89,14 +93,14 @@ def check_parity(
     """
     worst, num_shapes = 0.0, 0
     for trees in _sweep(FanoutPlan.of(config.layer_fanouts)):
-        x = np.random.default_rng(num_shapes).standard_normal(
-            (len(trees.node), config.feature_dim), dtype=np.float32
-        )
-        batch = to_batch(trees, x)
+        generator = np.random.default_rng(num_shapes)
+        x = generator.standard_normal((len(trees.node), config.feature_dim), dtype=np.float32)
+        batch = to_batch(trees, x, _random_edge_inputs(config, trees.num_edges, generator))
+        edge_inputs = [batch[name] for name in config.edge_inputs]
         with torch.inference_mode():
-            wanted = _eager(eager, config.layer_fanouts, trees, torch.from_numpy(x))
+            wanted = _eager(eager, config.layer_fanouts, batch, edge_inputs)
             for _ in range(_ROUNDS):
-                found = exported(batch.x, batch.edge_index, batch.hop, batch.edge_rank)
+                found = exported(batch.x, batch.edge_index, batch.hop, batch.edge_rank, *edge_inputs)
                 difference = max(map(_relative_difference, found, wanted))
                 if not difference <= TOLERANCE:
                     raise ModelError(
@@ -109,13 +113,23 @@ def check_parity(
     return ParityReport(num_shapes, worst)
 
 
+def _random_edge_inputs(
+    config: ModelConfig, num_edges: int, generator: np.random.Generator
+) -> dict[EdgeInput, NDArray[np.float32]]:
+    shapes = {"edge_weight": (num_edges,), "edge_attr": (num_edges, config.edge_dim)}
+    return {name: generator.standard_normal(shapes[name], dtype=np.float32) for name in config.edge_inputs}
+
+
 def _eager(
-    model: GraphSAGE, layer_fanouts: tuple[int, ...], trees: SampledTrees, x: Tensor
+    model: GraphSAGE, layer_fanouts: tuple[int, ...], batch: Batch, edge_inputs: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    edge_index = torch.from_numpy(trees.edge_index)
-    rank = torch.from_numpy(trees.edge_rank)
-    embedding, logits = model(x, [edge_index[:, rank < fanout] for fanout in layer_fanouts])
-    seeds = torch.from_numpy(trees.ptr[:-1])
+    sampled = [batch.edge_rank < fanout for fanout in layer_fanouts]
+    embedding, logits = model(
+        batch.x,
+        [batch.edge_index[:, each] for each in sampled],
+        [[values[each] for values in edge_inputs] for each in sampled],
+    )
+    seeds = batch.ptr[:-1]
     return embedding[seeds], logits[seeds]
 
 
@@ -129,26 +143,25 @@ def _relative_difference(found: Tensor, wanted: Tensor) -> float:
 
 def _sweep(plan: FanoutPlan) -> Iterator[SampledTrees]:
     """Trees of many shapes, among them one node without edges, hubs, and fewer hops than layers."""
-    adjacency = _random_graph(num_nodes=200, num_edges=1500, num_isolated=20)
+    sampler = _random_graph(num_nodes=200, num_edges=1500, num_isolated=20)
     generator = np.random.default_rng(0)
     alone = np.array([199], dtype=np.int64)
     for hops in range(plan.num_hops + 1):
         shorter = FanoutPlan(plan.layer_fanouts, hops)
-        yield sample_trees(adjacency, alone, shorter)
+        yield sampler.trees(alone, shorter)
         for count in _SEED_COUNTS:
             if count * shorter.max_tree_nodes > 2_000_000:  # very deep models: a few seeds will do
                 continue
-            yield sample_trees(adjacency, generator.integers(0, 200, count), shorter)
+            yield sampler.trees(generator.integers(0, 200, count), shorter)
 
 
-def _random_graph(num_nodes: int, num_edges: int, num_isolated: int) -> Adjacency:
+def _random_graph(num_nodes: int, num_edges: int, num_isolated: int) -> Sampler:
     """A graph with a few hubs; the last nodes have no edges."""
     generator = np.random.default_rng(0)
     linked = num_nodes - num_isolated
     hubs = (generator.random(num_edges) ** 3 * linked).astype(np.int64)
     edge_index = np.stack([generator.integers(0, linked, num_edges), hubs])
-    hashes = np.array([mix64(np.uint64(node)) for node in range(num_nodes)], dtype=np.uint64)
-    return order_adjacency(edge_index, hashes, seed=0)
+    return Sampler(ordered_adjacency(EdgeArrays(edge_index), RangeIds(num_nodes)))
 
 
 def _signature(config: ModelConfig, checksum: str) -> Signature:
@@ -158,6 +171,9 @@ def _signature(config: ModelConfig, checksum: str) -> Signature:
         feature_dim=config.feature_dim,
         embedding_dim=config.embedding_dim,
         layer_fanouts=config.layer_fanouts,
+        sampling=config.sampling,
+        edge_inputs=config.edge_inputs,
+        edge_dim=config.edge_dim,
         labels=config.labels,
         model_checksum=checksum,
         versions={

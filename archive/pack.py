@@ -16,9 +16,11 @@ import yaml
 
 import handler
 from handler.errors import ModelError, SettingsError
-from handler.graph.manifest import read_manifest
+from handler.graph.snapshot import Snapshot
+from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
 from handler.model.signature import MODEL_NAME, SIGNATURE_NAME, read_signature
+from handler.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
@@ -97,12 +99,8 @@ def _check(plan: PackPlan) -> None:
     if not _VERSION.fullmatch(plan.version):
         raise SettingsError(f"model version {plan.version!r}: use numbers with dots, such as 1.0")
     signature = read_signature(plan.model_folder)
-    manifest = read_manifest(plan.graph_folder)
-    if signature.feature_dim != manifest.feature_dim:
-        raise ModelError(
-            f"the model takes {signature.feature_dim} features per node,"
-            f" the graph {plan.graph_folder} has {manifest.feature_dim}"
-        )
+    # What a worker would refuse when it starts is refused now.
+    ModelInputs(Snapshot.open(plan.graph_folder), signature, Settings(graph=str(plan.graph_folder)))
     if not (plan.handler_package / "entry.py").is_file():
         raise ModelError(f"{plan.handler_package}: is no handler package, it has no entry.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -145,29 +145,43 @@ def embed(
     layer_fanouts: Sequence[int],
     *,
     seed: int = 0,
+    neighbors: Callable[[NodeId], list[Edge]] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Embedding and logits of v by the definition: h(l, v) from h(l-1, v) and h(l-1, u), u in S(v, f(l))."""
+    """Embedding and logits of v by the definition: h(l, v) from h(l-1, v) and h(l-1, u), u in S(v, f(l)).
 
-    def weight(name: str) -> NDArray[np.float64]:
-        return model.state_dict()[name].numpy().astype(np.float64)
+    Args:
+        neighbors: a node's neighbours in order, instead of the graph's in `seeded` order, with the `weight`
+            and the `attr` of the edges as the model takes them.
+    """
+    weights = {name: value.numpy().astype(np.float64) for name, value in model.state_dict().items()}
+    ordered_neighbors = neighbors or (lambda node: ordered(graph, node, "seeded", seed))
 
     def h(layer: int, node: NodeId) -> NDArray[np.float64]:
         if layer == 0:
             return x[node].astype(np.float64)
-        neighbors = sample(graph, node, layer_fanouts[layer - 1], seed)
-        below = [h(layer - 1, u) for u in neighbors]
+        edges = ordered_neighbors(node)[: layer_fanouts[layer - 1]]
+        below = [h(layer - 1, u) for u, _ in edges]
         own = h(layer - 1, node)
         if layer > 1:
             below, own = [np.maximum(value, 0) for value in below], np.maximum(own, 0)
-        mean = np.mean(below, axis=0) if below else np.zeros_like(own)
-        conv = f"convs.{layer - 1}"
+        name = f"layers.{layer - 1}"
+        if f"{name}.lin_edge.weight" in weights:
+            lin, bias = weights[f"{name}.lin_edge.weight"], weights[f"{name}.lin_edge.bias"]
+            said = [np.asarray(data["attr"], dtype=np.float64) for _, data in edges]
+            below = [np.maximum(value + lin @ e + bias, 0) for value, e in zip(below, said, strict=True)]
+        shares = np.ones(len(edges))
+        if getattr(model.layers[0], "weight_at", -1) >= 0:
+            shares = np.array([data["weight"] for _, data in edges])
+        mean = np.zeros_like(own)
+        for share, value in zip(shares, below, strict=True):
+            mean += share / np.abs(shares).sum() * value
         return (
-            weight(f"{conv}.lin_l.weight") @ mean
-            + weight(f"{conv}.lin_l.bias")
-            + weight(f"{conv}.lin_r.weight") @ own
+            weights[f"{name}.conv.lin_l.weight"] @ mean
+            + weights[f"{name}.conv.lin_l.bias"]
+            + weights[f"{name}.conv.lin_r.weight"] @ own
         )
 
     embedding = h(len(layer_fanouts), v)
-    if "head.weight" not in model.state_dict():
+    if "head.weight" not in weights:
         return embedding, np.zeros(0)
-    return embedding, weight("head.weight") @ np.maximum(embedding, 0) + weight("head.bias")
+    return embedding, weights["head.weight"] @ np.maximum(embedding, 0) + weights["head.bias"]

@@ -115,7 +115,7 @@ class RowBuilder:
         num_edges = int(degree.sum())
         if num_edges <= self.part_edges:
             kept = [self._counted(block) for block in self.edges.blocks()]
-            yield self._ordered(0, self.num_nodes, _concatenate(kept) if kept else None)
+            yield self._ordered(0, self.num_nodes, _concatenate([*kept, _no_edges(self.edges.fields)]))
             return
         parts = _cut(degree, self.part_edges)
         del degree
@@ -164,10 +164,7 @@ class RowBuilder:
                 yield self._ordered(first, last, spool.read(start, end))
                 advance(end - start)
 
-    def _ordered(self, first: int, last: int, block: EdgeBlock | None) -> OrderedRows:
-        if block is None:
-            nothing = np.empty(0, dtype=np.int32)
-            return OrderedRows(np.zeros(last - first, dtype=np.int64), EdgeBlock(nothing, nothing))
+    def _ordered(self, first: int, last: int, block: EdgeBlock) -> OrderedRows:
         kept, degree, sums = self.orderer.merge_rows(
             first,
             (block.target - first).astype(np.int32),
@@ -225,6 +222,18 @@ def _both_ways(block: EdgeBlock, loops: NDArray[np.bool_]) -> EdgeBlock:
         twice,
         source=np.where(reverse, twice.target, twice.source),
         target=np.where(reverse, twice.source, twice.target),
+    )
+
+
+def _no_edges(fields: EdgeFields) -> EdgeBlock:
+    """A block that has all columns and no edge, for graphs without any."""
+    ends = np.empty(0, dtype=np.int32)
+    return EdgeBlock(
+        ends,
+        ends,
+        np.empty(0, dtype=np.float32) if fields.weight else None,
+        np.empty(0) if fields.time else None,
+        np.empty((0, fields.attr_dim), dtype=fields.attr_dtype) if fields.attr_dim else None,
     )
 
 

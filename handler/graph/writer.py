@@ -91,7 +91,7 @@ def write_snapshot(
     progress.say("checking the nodes")
     ids = index_ids(graph)
     check_nodes(graph, ids)
-    _check_plan(plan, graph.edges.fields)
+    check_plan(plan, graph.edges.fields)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -154,7 +154,8 @@ def check_target(folder: Path, *, replace: bool) -> None:
         raise SnapshotError(folder, "a snapshot is there already")
 
 
-def _check_plan(plan: BuildPlan, given: EdgeFields) -> None:
+def check_plan(plan: BuildPlan, given: EdgeFields) -> None:
+    """Refuse orderings by what such edges do not have, or that are asked for twice, with a `GraphInputError`."""
     fields = EdgeFields(given.weight or plan.rules.duplicates == "sum", given.time)
     orderings = (plan.ordering, *plan.extra_orderings)
     for ordering in orderings:

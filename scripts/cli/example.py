@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tqdm import tqdm
-
 from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, train
@@ -14,6 +12,7 @@ from archive.pack import PackPlan, pack
 from handler.graph.manifest import MANIFEST_NAME
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
+from scripts.cli.model import TerminalProgress
 from scripts.cli.options import say
 
 MODEL_NAME = "graphsage"
@@ -29,9 +28,7 @@ def build_example(root: Path, store: Path) -> Path:
         write_snapshot(graph, load_digits())
     weights = model / "weights.pt"
     if not weights.exists():
-        result = train(
-            Snapshot.open(graph), TrainingPlan(), lambda epochs: tqdm(epochs, desc="training", unit="epoch")
-        )
+        result = train(Snapshot.open(graph), TrainingPlan(), TerminalProgress())
         say(f"accuracy on nodes kept for testing: {result.metrics['test']:.3f}")
         save_checkpoint(weights, result.config, result.model)
     say("exporting and packing the model")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import click
 import yaml
@@ -12,12 +15,28 @@ from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.example.train import TrainingPlan, train
 from archive.export import export_model
 from archive.pack import PackPlan, pack
+from handler.graph.ordering import STRATEGIES, Strategy
+from handler.graph.progress import Advance
+from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.metrics import torchserve_metrics_file
 from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, say
 
 _PLAN = TrainingPlan()
+_SAMPLING = Sampling()
 _POSITIVE = click.IntRange(min=1)
+
+
+class TerminalProgress:
+    """Bars and lines beside the output proper."""
+
+    def say(self, step: str) -> None:
+        say(step)
+
+    @contextmanager
+    def bar(self, step: str, total: int, unit: str) -> Iterator[Advance]:
+        with tqdm(total=total, desc=step, unit=unit) as shown:
+            yield shown.update
 
 
 class Fanouts(click.ParamType[tuple[int, ...]]):
@@ -56,9 +75,56 @@ class Fanouts(click.ParamType[tuple[int, ...]]):
     show_default=True,
     help="Neighbors sampled per hop, from the seed outwards as in PyG; as many hops as layers.",
 )
+@click.option(
+    "--sampling",
+    "strategy",
+    type=click.Choice([*STRATEGIES, "walk"]),
+    help="Which neighbors, in training and in serving: an ordering that the graph stores, or those that"
+    " random walks visit most.  [default: the order in which the graph lies]",
+)
+@click.option(
+    "--num-walks", type=_POSITIVE, default=_SAMPLING.num_walks, show_default=True, help="Of `walk`, per node."
+)
+@click.option(
+    "--walk-length",
+    type=_POSITIVE,
+    default=_SAMPLING.walk_length,
+    show_default=True,
+    help="Of `walk`, in steps.",
+)
+@click.option(
+    "--sampling-seed",
+    type=click.IntRange(min=0),
+    default=_SAMPLING.seed,
+    show_default=True,
+    help="Of `walk`: another one walks elsewhere.",
+)
+@click.option(
+    "--resample",
+    is_flag=True,
+    help="Train on other random neighbors in each epoch; serving and measures keep to --sampling.",
+)
+@click.option(
+    "--edge-weight/--no-edge-weight",
+    default=None,
+    help="Whether neighbors count by weight.  [default: with --sampling walk, by share of visits]",
+)
+@click.option(
+    "--edge-features/--no-edge-features",
+    default=_PLAN.edge_features,
+    show_default=True,
+    help="Whether the model takes the features of edges.",
+)
 @click.option("--hidden-dim", type=_POSITIVE, default=_PLAN.hidden_dim, show_default=True)
 @click.option("--embedding-dim", type=_POSITIVE, default=_PLAN.embedding_dim, show_default=True)
 @click.option("--epochs", type=_POSITIVE, default=_PLAN.num_epochs, show_default=True)
+@click.option(
+    "--batch-size",
+    type=_POSITIVE,
+    default=_PLAN.batch_size,
+    show_default=True,
+    help="Nodes, or linked pairs, per step.",
+)
 @click.option("--learning-rate", type=float, default=_PLAN.learning_rate, show_default=True)
 @click.option("--weight-decay", type=float, default=_PLAN.weight_decay, show_default=True)
 @click.option("--seed", type=int, default=_PLAN.seed, show_default=True)
@@ -67,9 +133,17 @@ def train_command(
     out: Path,
     task: str,
     num_neighbors: tuple[int, ...],
+    strategy: Strategy | Literal["walk"] | None,
+    num_walks: int,
+    walk_length: int,
+    sampling_seed: int,
+    resample: bool,
+    edge_weight: bool | None,
+    edge_features: bool,
     hidden_dim: int,
     embedding_dim: int,
     epochs: int,
+    batch_size: int,
     learning_rate: float,
     weight_decay: float,
     seed: int,
@@ -78,15 +152,22 @@ def train_command(
     plan = TrainingPlan(
         task=task,
         layer_fanouts=num_neighbors[::-1],  # the layer applied first samples the last hop
+        sampling=Sampling(
+            strategy=strategy, seed=sampling_seed, num_walks=num_walks, walk_length=walk_length
+        ),
+        resample=resample,
+        edge_weight=edge_weight,
+        edge_features=edge_features,
         hidden_dim=hidden_dim,
         embedding_dim=embedding_dim,
         num_epochs=epochs,
+        batch_size=batch_size,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         seed=seed,
     )
     snapshot = Snapshot.open(graph_folder)
-    result = train(snapshot, plan, lambda epochs: tqdm(epochs, desc="training", unit="epoch"))
+    result = train(snapshot, plan, TerminalProgress())
     save_checkpoint(out, result.config, result.model)
     measures = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     click.echo(f"{out}: {'accuracy' if task == 'classification' else 'measures'}: {measures}")

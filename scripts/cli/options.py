@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from tqdm import tqdm
 
 from gateway.upstream.properties import ServerProperties, read_properties
 
@@ -45,6 +48,22 @@ def with_drain_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
 def say(step: str) -> None:
     """Tell what is being done, beside the output proper."""
     click.echo(step, err=True)
+
+
+class Bars:
+    """Progress of long work beside the output proper: words, and on a terminal bars."""
+
+    def say(self, step: str) -> None:
+        """A step begins."""
+        say(step)
+
+    @contextmanager
+    def bar(self, step: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+        """A step of `total` units begins; the function given tells how many more are done."""
+        with tqdm(total=total, desc=step, unit=unit, unit_scale=True, disable=None, file=sys.stderr) as bar:
+            if bar.disable:  # nobody watches a bar in a file
+                say(step)
+            yield bar.update
 
 
 def show_json(content: object) -> None:

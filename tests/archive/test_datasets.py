@@ -11,7 +11,8 @@ import pytest
 
 from archive.datasets import load_digits, load_npz, load_planetoid, random_split
 from handler.errors import GraphInputError
-from handler.graph.writer import Split, write_snapshot
+from handler.graph.arrays import Split
+from handler.graph.writer import write_snapshot
 
 EDGES = np.array([[0, 1], [1, 2]])
 
@@ -33,7 +34,8 @@ def test_digits_are_scikit_learns() -> None:
     assert digits.features.shape == (1797, 64)
     assert digits.label is not None
     assert np.bincount(digits.label).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    source, target = digits.edge_index
+    (block,) = digits.edges.blocks()
+    source, target = block.source, block.target
     assert set(zip(source.tolist(), target.tolist(), strict=True)) == set(
         zip(target.tolist(), source.tolist(), strict=True)
     )
@@ -166,4 +168,4 @@ def test_real_graphs_have_the_counts_of_their_documentation(
     dataset: Callable[[str], Path], tmp_path: Path, name: str, counts: tuple[int, int]
 ) -> None:
     report = write_snapshot(tmp_path / "graph", load_npz(dataset(name)))
-    assert (report.num_nodes, report.num_edges, report.num_duplicates) == (*counts, 0)
+    assert (report.num_nodes, report.edges.num_edges, report.edges.num_duplicates) == (*counts, 0)

@@ -13,9 +13,16 @@ from torch import Tensor
 from archive.export import check_parity, export_model
 from archive.layered import LayeredModel
 from handler.errors import ModelError
-from handler.model.signature import read_signature
+from handler.graph.sampling import Sampling
+from handler.model.signature import EdgeInput, read_signature
 from tests.models import random_model
 
+EDGE_INPUTS: list[tuple[EdgeInput, ...]] = [
+    ("edge_weight",),
+    ("edge_attr",),
+    ("edge_weight", "edge_attr"),
+    ("edge_attr", "edge_weight"),
+]
 FANOUTS = [(2,), (3, 3), (2, 4), (4, 2), (1, 3, 2), (3, 1, 2), (2, 2, 2, 2)]
 
 
@@ -32,9 +39,43 @@ def test_the_export_equals_the_eager_model(
     assert (signature.layer_fanouts, signature.labels, signature.feature_dim) == (fanouts, labels, 3)
 
 
+@pytest.mark.parametrize("edge_inputs", EDGE_INPUTS)
+def test_the_export_takes_what_edges_have(tmp_path: Path, edge_inputs: tuple[EdgeInput, ...]) -> None:
+    edge_dim = 2 if "edge_attr" in edge_inputs else 0
+    walks = Sampling(strategy="walk", num_walks=9)
+    config, model = random_model((2, 4, 3), edge_inputs=edge_inputs, edge_dim=edge_dim, sampling=walks)
+    assert export_model(config, model, tmp_path / "export").worst_difference <= 1e-5
+    signature = read_signature(tmp_path / "export")
+    assert (signature.edge_inputs, signature.edge_dim) == (edge_inputs, edge_dim)
+    assert signature.sampling == walks
+
+
+@pytest.mark.parametrize("edge_inputs", EDGE_INPUTS)
+def test_a_forward_that_mixes_up_the_data_of_edges_is_found(edge_inputs: tuple[EdgeInput, ...]) -> None:
+    config, model = random_model(edge_inputs=edge_inputs, edge_dim=1)
+    layered = LayeredModel(model.layers, model.head, config.layer_fanouts).eval()
+
+    def wrong(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return layered(*inputs[:4], *(values.flip(0) for values in inputs[4:]))
+
+    with pytest.raises(ModelError, match="differs from the eager one"):
+        check_parity(config, model, wrong)
+
+
+def test_equal_weights_change_nothing() -> None:
+    _, plain = random_model()
+    _, weighted = random_model(edge_inputs=("edge_weight",))
+    weighted.load_state_dict(plain.state_dict())
+    x, edge_index = torch.randn(5, 3), torch.tensor([[1, 2, 3, 4, 0], [0, 0, 0, 3, 2]])
+    same = torch.full((5,), 0.25)
+    wanted = plain(x, [edge_index] * 2)
+    for found, want in zip(weighted(x, [edge_index] * 2, [[same]] * 2), wanted, strict=True):
+        assert torch.allclose(found, want, atol=1e-6)
+
+
 def test_a_difference_is_found_and_shown() -> None:
     config, model = random_model()
-    layered = LayeredModel(model.convs, model.head, config.layer_fanouts).eval()
+    layered = LayeredModel(model.layers, model.head, config.layer_fanouts).eval()
 
     def wrong(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         embedding, logits = layered(*inputs)
@@ -48,7 +89,7 @@ def test_a_difference_is_found_and_shown() -> None:
 
 def test_a_trimmed_forward_that_ignores_the_fanout_of_a_layer_is_found() -> None:
     config, model = random_model(layer_fanouts=(2, 4))
-    careless = LayeredModel(model.convs, model.head, (4, 4)).eval()
+    careless = LayeredModel(model.layers, model.head, (4, 4)).eval()
     with pytest.raises(ModelError, match="differs from the eager one"):
         check_parity(config, model, careless)
 
@@ -78,7 +119,7 @@ assert "torch_geometric" not in sys.modules and "handler" not in sys.modules
 def test_training_never_sees_the_dropout_of_an_export() -> None:
     config, model = random_model()
     model.train()
-    layered = LayeredModel(model.convs, model.head, config.layer_fanouts)
+    layered = LayeredModel(model.layers, model.head, config.layer_fanouts)
     with torch.inference_mode():
         inputs = torch.ones(1, 3), torch.zeros((2, 0), dtype=torch.long), torch.zeros(1), torch.zeros(0)
         assert torch.equal(layered(*inputs)[0], layered(*inputs)[0])

@@ -14,8 +14,10 @@ import yaml
 import handler
 from archive.pack import PackPlan, pack
 from handler.errors import HopserveError
+from handler.graph.arrays import GraphArrays
+from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
-from handler.graph.writer import GraphArrays, write_snapshot
+from handler.graph.writer import write_snapshot
 from handler.metrics import torchserve_metrics_file
 from tests.conftest import Example
 
@@ -73,8 +75,10 @@ def test_a_graph_of_another_width_is_refused_with_both_numbers(plan: PackPlan, t
     import numpy as np
 
     features = DenseFeatures(np.zeros((2, 5), np.float32))
-    write_snapshot(tmp_path / "graph", GraphArrays("g", np.array([[0], [1]]), 2, features=features))
-    with pytest.raises(HopserveError, match="takes 64 features per node, the graph .* has 5"):
+    write_snapshot(
+        tmp_path / "graph", GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=features)
+    )
+    with pytest.raises(HopserveError, match="graph: has 5 features per node, the model takes 64"):
         pack(dataclasses.replace(plan, graph_folder=tmp_path / "graph"), tmp_path / "store")
 
 

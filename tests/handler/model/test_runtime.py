@@ -45,12 +45,14 @@ def test_a_file_that_is_no_model_is_refused(exported: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format_version": 2}, "format_version is 2, this Hopserve reads 1"),
+        ({"format_version": 1}, "format_version is 1, this Hopserve reads 2"),
         ({"layer_fanouts": []}, "Expected `array` of length >= 1"),
         ({"layer_fanouts": [10, 0]}, "Expected `int` >= 1"),
         ({"feature_dim": "3"}, r"Expected `int`, got `str` - at `\$.feature_dim`"),
         ({"task": "poetry"}, "Invalid enum value 'poetry'"),
         ({"labels": []}, "task is classification, but there are 0 labels"),
+        ({"edge_inputs": ["edge_time"]}, "Invalid enum value 'edge_time'"),
+        ({"sampling": {"strategy": "nearest"}}, "Invalid enum value 'nearest'"),
         ({"extra": 1}, "unknown field `extra`"),
     ],
 )

@@ -1,0 +1,1 @@
+"""A snapshot as PyG knows graphs: stores, a sampler and loaders, so that the files that are served train."""
