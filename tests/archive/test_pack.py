@@ -7,19 +7,25 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 import handler
+from archive.export import export_model
 from archive.pack import PackPlan, pack
-from handler.errors import HopserveError
+from handler.errors import HopserveError, ModelError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
+from handler.graph.sampling import Sampling
 from handler.graph.writer import write_snapshot
 from handler.metrics import torchserve_metrics_file
+from handler.model.signature import read_signature, write_signature
 from tests.conftest import Example
+from tests.models import random_model
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +86,30 @@ def test_a_graph_of_another_width_is_refused_with_both_numbers(plan: PackPlan, t
     )
     with pytest.raises(HopserveError, match="graph: has 5 features per node, the model takes 64"):
         pack(dataclasses.replace(plan, graph_folder=tmp_path / "graph"), tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            {"sampling": Sampling(strategy="recent")},
+            "graph: the graph stores no ordering `recent`, only `seeded`",
+        ),
+        ({"edge_inputs": ("edge_weight",)}, "graph: has no edge weights, the model takes them"),
+        ({"edge_inputs": ("edge_attr",), "edge_dim": 4}, "graph: has 0 features per edge, the model takes 4"),
+    ],
+)
+def test_a_graph_without_what_the_model_takes_is_refused(
+    plan: PackPlan, tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    (tmp_path / "graph").symlink_to(plan.graph_folder)
+    config, model = random_model(**change)
+    export_model(config, model, tmp_path / "export")
+    signature = read_signature(tmp_path / "export")
+    write_signature(tmp_path / "export", msgspec.structs.replace(signature, feature_dim=64))
+    fitted = dataclasses.replace(plan, model_folder=tmp_path / "export", graph_folder=tmp_path / "graph")
+    with pytest.raises(ModelError, match=problem):
+        pack(fitted, tmp_path / "store")
 
 
 def test_a_handler_that_cannot_be_imported_is_found(plan: PackPlan, tmp_path: Path) -> None:

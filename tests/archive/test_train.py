@@ -16,7 +16,7 @@ from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_npz
 from archive.example.train import TrainingPlan, full_graph_edges, train
 from archive.export import export_model
-from handler.errors import GraphInputError, ModelError
+from handler.errors import GraphInputError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
@@ -25,7 +25,6 @@ from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.conftest import Example
-from tests.models import random_model
 
 WALK = Sampling(strategy="walk")
 
@@ -43,7 +42,7 @@ def _two_blocks(size: int = 40) -> GraphArrays:
 
 
 def test_digits_reach_the_accuracy_that_the_quickstart_promises(example: Example) -> None:
-    assert example.result.metrics["test"] >= 0.97
+    assert example.result.metrics["test"] >= 0.98
 
 
 def test_cora_reaches_its_accuracy(dataset: Callable[[str], Path], tmp_path: Path) -> None:
@@ -55,16 +54,16 @@ def test_cora_reaches_its_accuracy(dataset: Callable[[str], Path], tmp_path: Pat
 def _linked_by_weight() -> GraphArrays:
     """Every node has neighbours of both groups: only what their edges have says which are its own."""
     generator = np.random.default_rng(0)
-    group = np.repeat([0, 1], 60)
-    source, target = np.unique(generator.integers(0, 120, (2, 2400)), axis=1)
+    group = np.repeat([0, 1], 200)
+    source, target = np.unique(generator.integers(0, 400, (2, 8000)), axis=1)
     alike = group[source] == group[target]
     edges = EdgeArrays(
         np.stack([source, target]),
         weight=np.where(alike, 10.0, 0.1),
-        attr=np.where(alike, 1.0, -1.0)[:, None],
+        attr=np.where(alike, 3.0, -3.0)[:, None],
     )
-    x = group[:, None] + generator.standard_normal((120, 4))
-    return GraphArrays("mixed", edges, 120, features=DenseFeatures(x.astype(np.float32)), label=group)
+    x = group[:, None] + generator.standard_normal((400, 4))
+    return GraphArrays("mixed", edges, 400, features=DenseFeatures(x.astype(np.float32)), label=group)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,10 @@ def test_what_edges_have_is_learnt_from(
     edge_inputs: tuple[str, ...],
     edge_dim: int,
 ) -> None:
-    snapshot, plan = make_snapshot(_linked_by_weight()), TrainingPlan(num_epochs=40)
+    snapshot, plan = make_snapshot(_linked_by_weight()), TrainingPlan(num_epochs=60, weight_decay=0)
     without = train(snapshot, plan).metrics["test"]
     result = train(snapshot, replace(plan, **change))
-    assert result.metrics["test"] >= max(0.95, without + 0.05)
+    assert result.metrics["test"] >= max(0.95, without + 0.08)
     assert (result.config.edge_inputs, result.config.edge_dim) == (edge_inputs, edge_dim)
     save_checkpoint(tmp_path / "weights.pt", result.config, result.model)
     config, model = load_checkpoint(tmp_path / "weights.pt")
@@ -210,27 +209,3 @@ def test_what_cannot_be_trained_on_is_refused(
 ) -> None:
     with pytest.raises(GraphInputError, match=problem):
         train(make_snapshot(arrays), plan)
-
-
-def test_weights_are_read_back(tmp_path: Path) -> None:
-    config, model = random_model()
-    save_checkpoint(tmp_path / "deep" / "weights.pt", config, model)
-    again, loaded = load_checkpoint(tmp_path / "deep" / "weights.pt")
-    assert again == config
-    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
-
-
-def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "weights.pt"
-    with pytest.raises(ModelError, match="no such file"):
-        load_checkpoint(path)
-    for content in (b"junk", b""):
-        path.write_bytes(content)
-        with pytest.raises(ModelError, match="not weights that `hopserve train` wrote"):
-            load_checkpoint(path)
-    torch.save({"config": {"task": "poetry"}, "weights": {}}, path)
-    with pytest.raises(ModelError, match="missing required field|Invalid enum value"):
-        load_checkpoint(path)
-    torch.save(random_model()[1], path)  # a pickled module would run code
-    with pytest.raises(ModelError, match="not weights"):
-        load_checkpoint(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,25 +29,36 @@ from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
+from handler.graph.ordering import Ordering
+from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
 from handler.model.runtime import ModelOutput, TorchScriptRuntime
 from handler.service import Service
 from handler.settings import Settings
 from tests import reference
-from tests.graphs import SmallGraph, layer_fanouts, small_graphs
+from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data, layer_fanouts, small_graphs
 from tests.models import random_model
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-5
 
 
+@functools.cache
+def _loaded(config: ModelConfig) -> TorchScriptRuntime:
+    """The random model of this shape, exported and loaded."""
+    _, model = random_model(
+        config.layer_fanouts, config.labels, config.sampling, config.edge_inputs, config.edge_dim
+    )
+    with TemporaryDirectory() as folder:
+        export_model(config, model, Path(folder, "export"))
+        return TorchScriptRuntime.load(Path(folder, "export"), CPU)
+
+
 class Served:
     """A service over a small graph, with the model that it serves."""
 
     def __init__(self, snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, **limits: int) -> None:
-        with TemporaryDirectory() as folder:
-            export_model(config, model, Path(folder, "export"))
-            self.runtime = TorchScriptRuntime.load(Path(folder, "export"), CPU)
+        self.runtime = _loaded(config)
         self.snapshot, self.config, self.model = snapshot, config, model
         self.counters = Counters()
         settings = Settings(graph="", **limits)  # type: ignore[arg-type]
@@ -226,12 +238,97 @@ def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
     assert "embeddings only" in refused[1]["error"]["message"]
 
 
-def test_more_seeds_than_one_forward_may_have_are_answered_in_several(ring: Served) -> None:
-    served = Served(RING.to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=10)  # node 1 has a tree of 8, its followers of 5, 5, 4 and 3
+@pytest.mark.parametrize(
+    ("limit", "num_forwards"),
+    [
+        ({"max_nodes_per_forward": 10}, 3),
+        ({"max_edges_per_forward": 8}, 2),
+        ({"max_bytes_per_forward": 10 * (45 + 4 * 3)}, 3),
+    ],
+)
+def test_more_seeds_than_one_forward_may_have_are_answered_in_several(
+    ring: Served, limit: dict[str, int], num_forwards: int
+) -> None:
+    # The trees have 3, 7, 5, 3 and 3 nodes.
+    served = Served(RING.to_snapshot(), *random_model((3, 2)), **limit)
     ((_, answer),) = served.ask({"node_ids": [0, 1, 2, 3, 4]})
     for row in answer["predictions"]:
         assert _close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
-    assert served.counters.drain()[metrics.FORWARDS, ()] == 3
+        assert not row["sampled"]["truncated"]
+    assert served.counters.drain()[metrics.FORWARDS, ()] == num_forwards
+
+
+def _star(num_leaves: int) -> SmallGraph:
+    return SmallGraph(list(range(num_leaves + 1)), [(leaf, 0) for leaf in range(1, num_leaves + 1)])
+
+
+def test_a_node_over_budget_is_answered_from_the_longest_prefix_that_fits() -> None:
+    served = Served(_star(9).to_snapshot(), *random_model((8,)), max_nodes_per_forward=6)
+    whole = Served(_star(9).to_snapshot(), *random_model((8,)))
+    ((_, alone),) = served.ask({"node_id": 0})
+    assert alone["sampled"] == {"nodes": 6, "edges": 5, "truncated": True}
+    assert _close(alone["embedding"], whole.embedding({"node_id": 0, "num_neighbors": 5}))
+    assert served.counters.drain()[metrics.TRUNCATED, ()] == 1
+    ((_, asked_for_less),) = served.ask({"node_id": 0, "num_neighbors": 5})
+    assert asked_for_less["sampled"] == {"nodes": 6, "edges": 5, "truncated": False}
+    ((_, answer),) = served.ask({"node_ids": [1, 0, 2, 0]})
+    for row in answer["predictions"]:
+        assert row["sampled"]["truncated"] == (row["node_id"] == 0)
+        if row["node_id"] == 0:
+            assert _close(row["embedding"], alone["embedding"])
+
+
+def test_a_budget_of_one_node_still_answers_with_the_node_itself() -> None:
+    served = Served(_star(3).to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=1)
+    ((status, answer),) = served.ask({"node_id": 0})
+    assert status == 200
+    assert answer["sampled"] == {"nodes": 1, "edges": 0, "truncated": True}
+
+
+def test_a_node_over_budget_is_refused_where_the_settings_say_so() -> None:
+    refusing: Any = {"over_budget": "refuse", "max_nodes_per_forward": 6}
+    served = Served(_star(9).to_snapshot(), *random_model((8,)), **refusing)
+    ((status, answer),) = served.ask({"node_id": 0})
+    assert (status, answer["error"]["code"]) == (429, "over_budget")
+    assert "more than the 6 nodes" in answer["error"]["message"]
+    ((status, answer),) = served.ask({"node_ids": [1, 0, 2]})
+    assert status == 200
+    assert ["error" in row for row in answer["predictions"]] == [False, True, False]
+
+
+@given(graphs_with_edge_data(), st.integers(1, 12), st.data())
+def test_a_budget_changes_no_answer_but_that_of_trees_over_it(
+    graph: EdgeData, budget: int, data: st.DataObject
+) -> None:
+    """Whatever the company, an answer is that of the node alone."""
+    served = Served(graph.to_snapshot(), *random_model((3, 2)), max_nodes_per_forward=budget)
+    free = Served(graph.to_snapshot(), *random_model((3, 2)))
+    asked = data.draw(st.lists(st.sampled_from(graph.ids), min_size=1, max_size=8))
+    ((_, answer),) = served.ask({"node_ids": asked})
+    for row in answer["predictions"]:
+        ((_, alone),) = served.ask({"node_id": row["node_id"]})
+        assert row["sampled"] == alone["sampled"]
+        assert row["sampled"]["nodes"] <= budget
+        assert _close(row["embedding"], alone["embedding"])
+        ((_, whole),) = free.ask({"node_id": row["node_id"]})
+        assert row["sampled"]["truncated"] == (whole["sampled"]["nodes"] > budget)
+        if not row["sampled"]["truncated"]:
+            assert _close(row["embedding"], whole["embedding"])
+
+
+def _recent() -> Served:
+    """Node 0 has neighbours 1, 2 and 3 since times 10, 20 and 30."""
+    graph = EdgeData([0, 1, 2, 3], [(1, 0), (2, 0), (3, 0)], [1.0, 1.0, 1.0], [10.0, 20.0, 30.0])
+    return Served(graph.to_snapshot(BuildPlan(Ordering("recent"))), *random_model((2,)))
+
+
+def test_as_of_hides_what_came_later() -> None:
+    served = _recent()
+    times: list[dict[str, float]] = [{}, {"as_of": 30}, {"as_of": 29.5}, {"as_of": 10}, {"as_of": 9}]
+    rows = [{"node_id": 0, "return": ["neighbors"]} | time for time in times]
+    ((_, answer),) = served.ask({"instances": rows})
+    found = [row["neighbors"] for row in answer["predictions"]]
+    assert found == [[[3, 2]], [[3, 2]], [[2, 1]], [[1]], []]
 
 
 def test_an_answer_that_is_too_large_to_send_harms_no_other(ring: Served) -> None:

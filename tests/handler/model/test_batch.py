@@ -10,7 +10,7 @@ from torch_geometric.data import Batch, Data
 from handler.graph.fanout import FanoutPlan
 from handler.graph.snapshot import Snapshot
 from handler.model.batch import to_batch
-from tests.graphs import SmallGraph, layer_fanouts, small_graphs
+from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data, layer_fanouts, small_graphs
 
 
 def _alone(snapshot: Snapshot, seed: int, plan: FanoutPlan) -> Data:
@@ -51,3 +51,19 @@ def test_it_moves_as_a_whole() -> None:
     trees = ring.to_snapshot().sampler().trees(np.array([0, 1]), FanoutPlan.of((1, 1)))
     moved = to_batch(trees, ring.features()[trees.node]).to("meta")
     assert {moved[name].device.type for name in ("x", "edge_index", "hop", "edge_rank", "ptr")} == {"meta"}
+
+
+@given(graphs_with_edge_data(), layer_fanouts)
+def test_the_data_of_edges_go_with_their_trees(graph: EdgeData, fanouts: tuple[int, ...]) -> None:
+    snapshot = graph.to_snapshot()
+    sampler, plan = snapshot.sampler(), FanoutPlan.of(fanouts)
+    trees = sampler.trees(np.arange(len(graph.ids)), plan)
+    weight, attr = sampler.edge_weight(trees), sampler.edge_attr(trees)
+    assert snapshot.features is not None
+    assert weight is not None
+    assert attr is not None
+    batch = to_batch(trees, snapshot.features.gather(trees.node), {"edge_attr": attr, "edge_weight": weight})
+    for seed, part in enumerate(batch.to_data_list()):
+        alone = sampler.trees(np.array([seed]), plan)
+        assert np.array_equal(part.edge_weight, sampler.edge_weight(alone))
+        assert np.array_equal(part.edge_attr, sampler.edge_attr(alone))
