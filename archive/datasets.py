@@ -98,9 +98,7 @@ def load_npz(
         # Opened here, because NumPy leaves a file that is no archive open.
         with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in _USED}
-            for name in (weight, time, *edge_features):
-                if name is not None and name not in file.files:
-                    raise GraphInputError(f"has no array {name!r}, only {', '.join(file.files)}")
+            _check_named([weight, time, *edge_features], file.files)
             columns = {name: file[name] for name in edge_features}
             arrays |= {renamed[name]: file[name] for name in (weight, time) if name is not None}
     except FileNotFoundError:
@@ -117,6 +115,12 @@ def load_npz(
         return from_arrays(path.stem, arrays)
     except (GraphInputError, ValueError, IndexError, TypeError) as error:
         raise GraphInputError(f"{path}: {error}") from None
+
+
+def _check_named(wanted: Sequence[str | None], there: Sequence[str]) -> None:
+    for name in wanted:
+        if name is not None and name not in there:
+            raise GraphInputError(f"has no array {name!r}, only {', '.join(there)}")
 
 
 def from_arrays(name: str, arrays: dict[str, NDArray[Any]], num_nodes: int | None = None) -> GraphArrays:

@@ -55,7 +55,10 @@ class Composer:
                 row["neighbors"] = self._neighbors(trees, place)
             nodes = tree_nodes[place]
             row |= {"source": "live"} | self._about
-            row |= {"age_ms": 0, "sampled": {"nodes": nodes, "edges": nodes - 1, "truncated": sampled.truncated}}
+            row |= {
+                "age_ms": 0,
+                "sampled": {"nodes": nodes, "edges": nodes - 1, "truncated": sampled.truncated},
+            }
             rows.append(row)
         return rows
 

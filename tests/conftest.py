@@ -15,8 +15,8 @@ from archive.checkpoint import save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, TrainingResult, train
 from archive.export import export_model
-from handler.graph.snapshot import Snapshot
 from handler.graph.arrays import GraphArrays
+from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 
 hypothesis.settings.register_profile("hopserve", deadline=None, max_examples=60)

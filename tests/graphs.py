@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from handler.graph.features import DenseFeatures
-from handler.graph.snapshot import Snapshot
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
+from handler.graph.features import DenseFeatures
+from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 
 FEATURE_DIM = 3

@@ -40,8 +40,14 @@ class Adjacency:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], ordering: Ordering) -> Adjacency:
         """From a snapshot's arrays by name, as far as they are there."""
-        optional = {name: arrays.get(name) for name in ("edge_weight", "edge_time", "edge_attr")}
-        return cls(arrays["indptr"], arrays["indices"], **optional, ordering=ordering)
+        return cls(
+            arrays["indptr"],
+            arrays["indices"],
+            arrays.get("edge_weight"),
+            arrays.get("edge_time"),
+            arrays.get("edge_attr"),
+            ordering,
+        )
 
     @property
     def num_nodes(self) -> int:

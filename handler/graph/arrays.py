@@ -61,7 +61,7 @@ def index_ids(graph: GraphArrays) -> NodeIds:
         return RangeIds(graph.num_nodes)
     if len(ids) != graph.num_nodes:
         raise GraphInputError(f"ids has {len(ids)} entries for {graph.num_nodes} nodes")
-    if isinstance(ids, RangeIds | IntIds | StrIds):
+    if not isinstance(ids, np.ndarray | Sequence):
         return ids
     if not isinstance(ids, np.ndarray) or ids.dtype.kind == "U":
         return StrIds.build([str(node_id) for node_id in ids])
@@ -123,5 +123,3 @@ def _some_nodes(index: NDArray[np.int64], ids: NodeIds) -> str:
     shown = ", ".join(repr(node_id) for node_id in ids.id_of(index[:_SHOWN_IDS]))
     more = ", ..." if len(index) > _SHOWN_IDS else ""
     return f"{len(index)} node{'s' if len(index) != 1 else ''} ({shown}{more})"
-
-

@@ -101,7 +101,8 @@ class EdgeArrays:
     ) -> None:
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise GraphInputError(
-                f"edge_index must be integers [2, num_edges], but is {edge_index.dtype} {list(edge_index.shape)}"
+                "edge_index must be integers [2, num_edges],"
+                f" but is {edge_index.dtype} {list(edge_index.shape)}"
             )
         count = edge_index.shape[1]
         self._all = EdgeBlock(
@@ -163,7 +164,9 @@ class EdgeSpool:
         for name, dtype in self._dtypes.items():
             file = self._files[name]
             file.seek(position * dtype.itemsize)
-            file.write(np.ascontiguousarray(columns[name], dtype=dtype.base).data.cast("B") if len(block) else b"")
+            file.write(
+                np.ascontiguousarray(columns[name], dtype=dtype.base).data.cast("B") if len(block) else b""
+            )
 
     def resize(self, num_edges: int) -> None:
         """Say how many edges there are, when they were written out of order."""

@@ -61,16 +61,15 @@ class DenseFeatures:
         return self._x.dtype
 
     def non_finite_rows(self) -> NDArray[np.int64]:
-        return self._rows_where(lambda part: ~np.isfinite(part).all(axis=1))
+        return self._rows_where(lambda part: (~np.isfinite(part)).any(axis=1))
 
     def empty_rows(self) -> NDArray[np.int64]:
         return self._rows_where(lambda part: ~part.any(axis=1))
 
-    def _rows_where(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.int64]:
-        found = [np.empty(0, dtype=np.int64)]
-        for start in range(0, len(self._x), _CHECKED_ROWS):
-            found.append(start + np.flatnonzero(test(self._x[start : start + _CHECKED_ROWS])))
-        return np.concatenate(found)
+    def _rows_where(self, test: Callable[[NDArray[Any]], Any]) -> NDArray[np.int64]:
+        starts = range(0, len(self._x), _CHECKED_ROWS)
+        found = [start + np.flatnonzero(test(self._x[start : start + _CHECKED_ROWS])) for start in starts]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
     def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.take(self._x, index, axis=0).astype(np.float32, copy=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class NpyWriter:
         self._file = path.open("wb")
         self._write_header()
 
-    def __enter__(self) -> NpyWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

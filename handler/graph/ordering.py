@@ -17,7 +17,7 @@ edge's place depends on the others, and one more or less changes a sample by at 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -161,7 +161,7 @@ class RowOrderer:
         )
 
 
-def _or_none(values: NDArray[np.floating] | None, dtype: type[np.floating]) -> NDArray[np.floating]:
+def _or_none(values: NDArray[Any] | None, dtype: type[np.floating]) -> NDArray[Any]:
     return np.empty(0, dtype=dtype) if values is None else values
 
 
@@ -287,9 +287,9 @@ def _merge_row(
         for place in range(start, end):
             edge = order[place]
             total += weight[edge] if len(weight) else 1.0
-            if len(time) and time[edge] > time[best]:
-                best = edge
-            elif (not len(time) or time[edge] == time[best]) and edge < best:
+            later = len(time) > 0 and time[edge] > time[best]
+            as_late = len(time) == 0 or time[edge] == time[best]
+            if later or (as_late and edge < best):
                 best = edge
         if len(sums):
             sums[best] = total

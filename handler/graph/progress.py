@@ -17,7 +17,7 @@ class Progress(Protocol):
         ...
 
     def bar(self, step: str, total: int, unit: str) -> AbstractContextManager[Advance]:
-        """A step of `total` units begins; inside the block the function given tells how many more are done."""
+        """A step of `total` units begins; the function given tells how many more are done."""
         ...
 
 

@@ -76,7 +76,9 @@ class Sampler:
         GraphInputError: the graph has no such ordering.
     """
 
-    def __init__(self, adjacency: Adjacency, sampling: Sampling | None = None, ids: NodeIds | None = None) -> None:
+    def __init__(
+        self, adjacency: Adjacency, sampling: Sampling | None = None, ids: NodeIds | None = None
+    ) -> None:
         self.adjacency = adjacency
         self.sampling = sampling or Sampling()
         strategy = self.sampling.strategy or adjacency.ordering.strategy
@@ -86,9 +88,9 @@ class Sampler:
             self._method = _DRAWN if strategy == "random" else _WALKED
         elif strategy == adjacency.ordering.strategy:
             self._method = _PREFIX
-        elif strategy in adjacency.permutations:
+        elif (permutation := adjacency.permutations.get(strategy)) is not None:  # type: ignore[arg-type]
             self._method = _PERMUTED
-            self._permutation = adjacency.permutations[strategy]
+            self._permutation = permutation
         else:
             stored = ", ".join(f"`{name}`" for name in (adjacency.ordering.strategy, *adjacency.permutations))
             raise GraphInputError(f"the graph stores no ordering `{strategy}`, only {stored}")
@@ -109,7 +111,7 @@ class Sampler:
         seeds: NDArray[np.int64],
         plan: FanoutPlan,
         as_of: NDArray[np.float64] | None = None,
-        limits: TreeLimits = TreeLimits(),  # noqa: B008 - frozen
+        limits: TreeLimits = TreeLimits(),
     ) -> SampledTrees:
         """Sample the tree of each seed, as far as the limits let whole trees fit.
 
@@ -120,7 +122,12 @@ class Sampler:
 
         Returns:
             The trees of the first seeds: of all, unless the next one would go beyond the limits.
+
+        Raises:
+            GraphInputError: there is an `as_of`, but the neighbours do not come by time.
         """
+        if as_of is not None and not self._by_time:
+            raise GraphInputError("as_of needs neighbors in `recent` order")
         capacity = min(len(seeds) * plan.max_tree_nodes, limits.max_nodes)
         # Reserved for the largest trees, but only what is written takes memory.
         node = np.empty(capacity, dtype=np.int64)
@@ -196,6 +203,38 @@ def _not_later(
 
 
 @compiled
+def _find_edges(
+    method: int,
+    indptr: NDArray[np.int64],
+    permutation: NDArray[np.uint32],
+    time: NDArray[np.float64],
+    latest: float,
+    draw_seed: np.uint64,
+    node: int,
+    fanout: int,
+    found: NDArray[np.int64],
+    moved: NDArray[np.int64],
+) -> int:
+    """Write the positions of a node's sampled edges to `found`, and return how many there are."""
+    row, end = indptr[node], indptr[node + 1]
+    first = row
+    if latest < np.inf:
+        first += _not_later(time, permutation, row, end, latest)
+    count = min(end - first, fanout)
+    if method == _PREFIX:
+        for place in range(count):
+            found[place] = first + place
+    elif method == _PERMUTED:
+        for place in range(count):
+            found[place] = row + permutation[first + place]
+    else:
+        draw_places(draw_seed, node, end - row, count, found, moved)
+        for place in range(count):
+            found[place] += row
+    return count
+
+
+@compiled
 def _fetch_rows(
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
@@ -212,7 +251,7 @@ def _fetch_rows(
     nodes, following = frontier[0], frontier[1]
     size = min(len(seeds), len(nodes))
     nodes[:size] = seeds[:size]
-    total = np.int64(0)
+    total = 0
     last = len(indices) - 1
     for depth in range(len(fanouts)):
         for place in range(size):
@@ -231,7 +270,7 @@ def _fetch_rows(
                 following[found + step] = indices[start + step]
             found += count
         nodes, following, size = following, nodes, found
-    return total
+    return int(total)
 
 
 @compiled
@@ -263,7 +302,7 @@ def _grow_trees(
     """Write whole trees until one does not fit; return how many fitted."""
     source, target, position = edge_columns[0], edge_columns[1], edge_columns[2]
     widest = fanouts.max() if len(fanouts) else 0
-    places = np.empty(widest if method >= _DRAWN else 0, dtype=np.int64)
+    found = np.empty(widest, dtype=np.int64)
     moved = np.empty((2, widest if method == _DRAWN else 0), dtype=np.int64)
     visits = np.empty(walks[0] * walks[1] if method == _WALKED else 0, dtype=np.int64)
     shares = np.empty(widest if method == _WALKED else 0, dtype=np.float32)
@@ -283,35 +322,26 @@ def _grow_trees(
             level_end = end
             for parent in range(level_start, level_end):
                 v = node[parent]
-                row = indptr[v]
                 if method == _WALKED:
                     count = most_visited(
                         indptr, indices, id_kind, ids, id_data, id_offsets, draw_seed,
-                        walks[0], walks[1], v, fanouts[depth], visits, places, shares,
+                        walks[0], walks[1], v, fanouts[depth], visits, found, shares,
                     )  # fmt: skip
                 else:
-                    first = row
-                    if len(as_of):
-                        first += _not_later(time, permutation, row, indptr[v + 1], as_of[tree])
-                    count = min(indptr[v + 1] - first, fanouts[depth])
-                    if method == _DRAWN:
-                        draw_places(draw_seed, v, indptr[v + 1] - row, count, places, moved)
+                    latest = as_of[tree] if len(as_of) else np.inf
+                    count = _find_edges(
+                        method, indptr, permutation, time, latest, draw_seed, v, fanouts[depth], found, moved
+                    )
                 if end + count > max_nodes or edge + count > max_edges:
                     return tree
                 for place in range(count):
                     if method == _WALKED:
-                        node[end] = places[place]
+                        node[end] = found[place]
                         position[edge] = -1
                         share[edge] = shares[place]
                     else:
-                        if method == _PREFIX:
-                            at = first + place
-                        elif method == _PERMUTED:
-                            at = row + permutation[first + place]
-                        else:
-                            at = row + places[place]
-                        node[end] = indices[at]
-                        position[edge] = at
+                        node[end] = indices[found[place]]
+                        position[edge] = found[place]
                     hop[end] = depth + 1
                     source[edge] = end
                     target[edge] = parent

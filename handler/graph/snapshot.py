@@ -102,7 +102,6 @@ class Snapshot:
     def num_edges(self) -> int:
         return self.manifest.num_edges
 
-
     def sampler(self, sampling: Sampling | None = None) -> Sampler:
         """What samples this graph; `GraphInputError` where it does not store such an ordering."""
         return Sampler(self.adjacency, sampling, self.ids)
@@ -147,9 +146,7 @@ def map_array(folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, .
     return array
 
 
-def _check_files(
-    folder: Path, manifest: Manifest, *, whole: bool, progress: Progress = SILENT
-) -> None:
+def _check_files(folder: Path, manifest: Manifest, *, whole: bool, progress: Progress = SILENT) -> None:
     """Compare files with their checksums; the first that differs is a `SnapshotError`."""
     paths = {name: array_path(folder, name) for name in manifest.arrays}
     total = sum(path.stat().st_size for path in paths.values())

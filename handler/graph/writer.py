@@ -155,7 +155,7 @@ def check_target(folder: Path, *, replace: bool) -> None:
 
 
 def check_plan(plan: BuildPlan, given: EdgeFields) -> None:
-    """Refuse orderings by what such edges do not have, or that are asked for twice, with a `GraphInputError`."""
+    """Refuse orderings that such edges cannot have, or that are asked for twice, with a `GraphInputError`."""
     fields = EdgeFields(given.weight or plan.rules.duplicates == "sum", given.time)
     orderings = (plan.ordering, *plan.extra_orderings)
     for ordering in orderings:
@@ -177,9 +177,7 @@ def _write_files(
     hashes = ids.hashes()
     multigraph = plan.rules.duplicates == "keep"
     orderer = RowOrderer(plan.ordering, hashes, _ranks(plan.ordering, ids), multigraph=multigraph)
-    builder = RowBuilder(
-        graph.edges, graph.num_nodes, orderer, plan.rules, staging, progress=progress
-    )
+    builder = RowBuilder(graph.edges, graph.num_nodes, orderer, plan.rules, staging, progress=progress)
     files: _Files = {}
     _write_adjacency(staging, builder, files)
     for name, array in _node_arrays(graph, ids).items():
@@ -204,9 +202,7 @@ def _write_files(
     return builder.counts
 
 
-def _write_adjacency(
-    staging: Path, builder: RowBuilder, files: _Files
-) -> None:
+def _write_adjacency(staging: Path, builder: RowBuilder, files: _Files) -> None:
     fields = builder.fields
     index_dtype = np.dtype(np.int32 if builder.num_nodes < 2**31 else np.int64)
     columns: _Files = {"indices": (index_dtype, ())}

@@ -82,14 +82,36 @@ _STRATEGY = click.Choice(STRATEGIES)
 
 
 @click.command("build")
-@click.option("--edges", type=ANY_PATH, help="Edge table: CSV, TSV or other text (.gz, .bz2, .zst too), or Parquet.")
-@click.option("--nodes", type=ANY_PATH, help="Node table beside --edges, of the same kinds; else nodes are those that edges name.")
-@click.option("--npz", type=ANY_PATH, help="A .npz file of arrays: edge_index [2, num_edges] and, as wished, edge_weight, edge_time, edge_attr, x or x_data/x_indices/x_indptr/x_shape, y, class_names, node_id, train_mask/val_mask/test_mask.")
+@click.option(
+    "--edges", type=ANY_PATH, help="Edge table: CSV, TSV or other text (.gz, .bz2, .zst too), or Parquet."
+)
+@click.option(
+    "--nodes",
+    type=ANY_PATH,
+    help="Node table beside --edges, of the same kinds; else nodes are those that edges name.",
+)
+@click.option(
+    "--npz",
+    type=ANY_PATH,
+    help="A .npz file of arrays: edge_index [2, num_edges] and, as wished, edge_weight, edge_time,"
+    " edge_attr, x or x_data/x_indices/x_indptr/x_shape, y, class_names, node_id,"
+    " train_mask/val_mask/test_mask.",
+)
 @click.option("--pyg", type=ANY_PATH, help="A PyG Data that torch.save wrote; nothing in it is run.")
-@click.option("--network", type=ANY_PATH, help="A file that NetworkX reads: .graphml, .gexf or .edgelist (.gz too).")
-@click.option("--dataset", type=click.Choice(DATASETS), help="`digits` comes with scikit-learn; the others are downloaded.")
+@click.option(
+    "--network", type=ANY_PATH, help="A file that NetworkX reads: .graphml, .gexf or .edgelist (.gz too)."
+)
+@click.option(
+    "--dataset",
+    type=click.Choice(DATASETS),
+    help="`digits` comes with scikit-learn; the others are downloaded.",
+)
 @click.option("--source", help="Column of the node an edge comes from.  [default: source, else the first]")
-@click.option("--target", help="Column of the node it points to, which is computed from the sources.  [default: target, else the second]")
+@click.option(
+    "--target",
+    help="Column of the node it points to, which is computed from the sources."
+    "  [default: target, else the second]",
+)
 @click.option("--weight", help="Column of edge weights (an array of a .npz file).")
 @click.option("--time", help="Column of edge times: numbers, or ISO 8601 (an array of a .npz file).")
 @click.option("--edge-features", type=Names(), default=(), help=f"Of edges. {_FEATURES_HELP}")
@@ -97,21 +119,73 @@ _STRATEGY = click.Choice(STRATEGIES)
 @click.option("--features", type=Names(), default=(), help=f"Of nodes. {_FEATURES_HELP}")
 @click.option("--label", help="Column of classes in --nodes; empty where unknown.")
 @click.option("--split", help="Column of train, val, test or nothing in --nodes.")
-@click.option("--delimiter", help="Between columns.  [default: by the file's name, else what the first line shows]")
-@click.option("--header/--no-header", default=None, help="Whether the first line names the columns.  [default: unless it has numbers only]")
-@click.option("--ids", type=click.Choice(["auto", "int", "str"]), default="auto", show_default=True, help="Type of the node ids in tables.")
+@click.option(
+    "--delimiter", help="Between columns.  [default: by the file's name, else what the first line shows]"
+)
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="Whether the first line names the columns.  [default: unless it has numbers only]",
+)
+@click.option(
+    "--ids",
+    type=click.Choice(["auto", "int", "str"]),
+    default="auto",
+    show_default=True,
+    help="Type of the node ids in tables.",
+)
 @click.option("--skip-bad", is_flag=True, help="Count bad rows and skip them, instead of refusing the first.")
-@click.option("--feature-dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True, help="How tables' features are stored.")
+@click.option(
+    "--feature-dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="How tables' features are stored.",
+)
 @click.option("--out", type=ANY_PATH, required=True, help="Folder of the new snapshot.")
 @click.option("--name", help="What the graph is called.  [default: the file's name]")
 @click.option("--force", is_flag=True, help="Replace a snapshot that is there.")
-@click.option("--ordering", type=_STRATEGY, default="seeded", show_default=True, help="By which neighbors lie; a sample is the first of them.")
-@click.option("--also-order", type=_STRATEGY, multiple=True, help="By which they can be read as well; may be given several times.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed gives other samples.")
+@click.option(
+    "--ordering",
+    type=_STRATEGY,
+    default="seeded",
+    show_default=True,
+    help="By which neighbors lie; a sample is the first of them.",
+)
+@click.option(
+    "--also-order",
+    type=_STRATEGY,
+    multiple=True,
+    help="By which they can be read as well; may be given several times.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Another seed gives other samples.",
+)
 @click.option("--undirected", is_flag=True, help="Let every edge count in both directions.")
-@click.option("--duplicates", type=click.Choice(["drop", "sum", "keep"]), default="drop", show_default=True, help="Of edges with the same ends: keep the latest, add their weights (or count them), or keep all.")
-@click.option("--self-loops", type=click.Choice(["keep", "drop"]), default="keep", show_default=True, help="Edges from a node to itself.")
-@click.option("--download-to", type=ANY_PATH, default=_download_folder, help="Where downloads are kept.  [default: ~/.cache/hopserve/datasets]")
+@click.option(
+    "--duplicates",
+    type=click.Choice(["drop", "sum", "keep"]),
+    default="drop",
+    show_default=True,
+    help="Of edges with the same ends: keep the latest, add their weights (or count them), or keep all.",
+)
+@click.option(
+    "--self-loops",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Edges from a node to itself.",
+)
+@click.option(
+    "--download-to",
+    type=ANY_PATH,
+    default=_download_folder,
+    help="Where downloads are kept.  [default: ~/.cache/hopserve/datasets]",
+)
 def build_command(**given: Any) -> None:
     """Build a snapshot from a file or a known dataset.
 
@@ -213,7 +287,13 @@ def _read_tables(options: BuildOptions, progress: Progress) -> Iterator[GraphArr
     layout = TableFormat(delimiter, options.header)
     assert options.edges is not None  # noqa: S101
     edges = EdgeTable(
-        options.edges, layout, options.source, options.target, options.weight, options.time, options.edge_features
+        options.edges,
+        layout,
+        options.source,
+        options.target,
+        options.weight,
+        options.time,
+        options.edge_features,
     )
     nodes = None
     if options.nodes is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,9 +17,9 @@ import psutil
 from numpy.typing import NDArray
 
 from handler.graph.arrays import GraphArrays
-from handler.graph.edges import BLOCK_EDGES, EdgeBlock, EdgeFields
+from handler.graph.edges import BLOCK_EDGES, EdgeArrays, EdgeBlock, EdgeFields
 from handler.graph.fanout import FanoutPlan
-from handler.graph.ordering import STRATEGIES, Ordering, Strategy
+from handler.graph.ordering import STRATEGIES, Ordering
 from handler.graph.sampler import SampledTrees, Sampler
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
@@ -61,7 +60,9 @@ class PowerLawEdges:
             yield EdgeBlock(
                 source,
                 target,
-                generator.exponential(1, count).astype(np.float32) + np.float32(0.01) if self.fields.weight else None,
+                generator.exponential(1, count).astype(np.float32) + np.float32(0.01)
+                if self.fields.weight
+                else None,
                 generator.random(count) if self.fields.time else None,
             )
 
@@ -76,57 +77,70 @@ class PowerLawEdges:
     show_default=True,
     help="Size of a graph; may be given several times.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=2000, show_default=True, help="Batches of 32 seeds.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2000, show_default=True, help="Batches of 32.")
 @click.option(
-    "--strategies/--no-strategies", default=True, show_default=True, help="Also compare the strategies, on a small graph."
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where graphs are built, and kept for the next time.  [default: a temporary folder]",
 )
-@click.option(
-    "--work", type=click.Path(path_type=Path, file_okay=False), help="Where graphs are built and kept.  [default: a temporary folder]"
-)
-def sampler_command(sizes: tuple[int, ...], rounds: int, strategies: bool, work: Path | None) -> None:
-    """Two hops of ten, in batches of 32, on power-law graphs; two passes, the second one is shown."""
+def sampler_command(sizes: tuple[int, ...], rounds: int, work: Path | None) -> None:
+    """Time two hops of ten, in batches of 32, on power-law graphs of several sizes.
+
+    Beside each stands a loop that only reads the same addresses. Then: what further processes add to
+    memory, what each strategy costs, and what a node with a million neighbours does.
+    """
     with TemporaryDirectory() as temporary:
         folder = work or Path(temporary)
-        click.echo("| edges | build s | MB | peak of build | open ms | us per seed | bare loop | ratio | of the first |")
+        click.echo(
+            "| edges | build s | MB | build's peak | open ms | us/seed | bare loop | ratio | of first |"
+        )
         click.echo("|---|---|---|---|---|---|---|---|---|")
         first = None
         for size in sizes:
-            row = _measure_size(folder / f"power-law-{size}", size, rounds, first)
-            first = first or row[1]
-            click.echo(row[0])
+            ours = _show_size(folder / f"power-law-{size}", size, rounds, first)
+            first = first or ours
         _show_sharing(folder / f"power-law-{sizes[-1]}")
-        if strategies:
-            _show_strategies(folder / "strategies", rounds)
+        _show_strategies(folder / "strategies", rounds)
+        _show_hub(folder / "star", rounds)
 
 
-def _measure_size(folder: Path, size: int, rounds: int, first: float | None) -> tuple[str, float]:
-    built = "kept"
-    peak = "-"
+def _show_size(folder: Path, size: int, rounds: int, first: float | None) -> float:
+    built, peak = "kept", "-"
     if not folder.exists():
         started = time.monotonic()
         with multiprocessing.get_context("spawn").Pool(1) as pool:  # its peak is the build's alone
             before, after = pool.apply(_build, (folder, size))
         built = f"{time.monotonic() - started:.0f}"
-        bytes_on_disk = sum(file.stat().st_size for file in folder.iterdir())
-        peak = f"{after / 2**20:.0f} MB = {after / bytes_on_disk:.2f} x, {before / 2**20:.0f} MB before"
+        ratio = after / _bytes_of(folder)
+        peak = f"{after / 1e6:.0f} MB, {ratio:.2f} x ({before / 1e6:.0f} MB before)"
     started = time.perf_counter()
     snapshot = Snapshot.open(folder)
     opened_ms = (time.perf_counter() - started) * 1000
-    for _ in range(2):
+    for _ in range(2):  # the first time brings the files into memory
         ours, bare = _race(snapshot.sampler(), rounds)
-    megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    return (
-        f"| {size:,} | {built} | {megabytes:.0f} | {peak} | {opened_ms:.1f} | {ours:.2f} | {bare:.2f} | {ours / bare:.2f}"
-        f" | {ours / (first or ours):.2f} |"
-    ), ours
+    click.echo(
+        f"| {size:,} | {built} | {_bytes_of(folder) / 1e6:.0f} | {peak} | {opened_ms:.1f} | {ours:.2f}"
+        f" | {bare:.2f} | {ours / bare:.2f} | {ours / (first or ours):.2f} |"
+    )
+    return ours
+
+
+def _bytes_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def _build(folder: Path, size: int) -> tuple[int, int]:
     """Peak memory of this process before and after, in bytes."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = _peak_bytes()
     edges = PowerLawEdges(size)
     write_snapshot(folder, GraphArrays("power-law", edges, edges.num_nodes))
-    return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return before, _peak_bytes()
+
+
+def _peak_bytes() -> int:
+    # Not getrusage, which begins with the peak of the process that started this one.
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+    return int(line.split()[1]) * 1024
 
 
 def _race(sampler: Sampler, rounds: int) -> tuple[float, float]:
@@ -168,72 +182,91 @@ def _read_only(
 
 
 def _show_sharing(folder: Path) -> None:
-    """What each further process that samples the same graph adds to memory, as its proportional share."""
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    """What each further process that has read the whole graph adds to memory, by proportional shares."""
+    size = _bytes_of(folder)
     context = multiprocessing.get_context("spawn")
-    click.echo(f"\n| processes | PSS of the snapshot's files, MB | added, of {size / 1e6:.0f} MB | added in all |\n|---|---|---|---|")
-    workers, before = [], (0, 0)
+    click.echo(f"\n| processes | snapshot in memory, MB of {size / 1e6:.0f} | added | with private memory |")
+    click.echo("|---|---|---|---|")
+    readers = []
+    before = 0
     for count in range(1, 5):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_stay_open, args=(folder, theirs))
+        process = context.Process(target=_read_all, args=(folder, theirs))
         process.start()
-        workers.append((process, ours))
-        bare = ours.recv()  # private memory before the snapshot is opened
-        bare_private = bare
-        ours.send(None)
-        ours.recv()
-        mapped = sum(_pss(worker.pid or 0, str(folder)) for worker, _ in workers)
-        private = psutil.Process(process.pid).memory_full_info().uss - bare_private
-        added = mapped - before[0]
+        readers.append((process, ours))
+        private_bytes = ours.recv()
+        mapped = sum(_share_of(reader.pid or 0, str(folder)) for reader, _ in readers)
+        added = mapped - before
         click.echo(
-            f"| {count} | {mapped / 1e6:.0f} | {added / size:.1%} | {(added + private) / size:.1%} |"
+            f"| {count} | {mapped / 1e6:.0f} | {added / size:.1%} | {(added + private_bytes) / size:.1%} |"
         )
-        before = (mapped, private)
-    for process, ours in workers:
+        before = mapped
+    for process, ours in readers:
         ours.send(None)
         process.join()
 
 
-def _stay_open(folder: Path, pipe: object) -> None:
-    """Compile on a small scale first, then open the graph and read all of it."""
-    from tests.graphs import SmallGraph
-
-    SmallGraph([0, 1], [(0, 1)]).to_snapshot().sampler().trees(np.array([0]), PLAN)
-    pipe.send(psutil.Process(os.getpid()).memory_full_info().uss)  # type: ignore[attr-defined]
-    pipe.recv()  # type: ignore[attr-defined]
+def _read_all(folder: Path, pipe: Connection) -> None:
+    """Open a graph, sample it and read all of it; tell by how much private memory grew, and wait."""
+    before = psutil.Process().memory_full_info().uss
     snapshot = Snapshot.open(folder)
-    snapshot.sampler().trees(np.arange(BATCH), PLAN)
+    sampler = snapshot.sampler()
+    opened = psutil.Process().memory_full_info().uss - before
+    sampler.trees(np.arange(BATCH), PLAN)
     for array in (snapshot.adjacency.indptr, snapshot.adjacency.indices):
         array.sum()
-    pipe.send(None)  # type: ignore[attr-defined]
-    pipe.recv()  # type: ignore[attr-defined]
+    pipe.send(opened)
+    pipe.recv()
 
 
-def _pss(pid: int, folder: str) -> int:
-    """Bytes of the files of a folder that a process has in memory, each page divided by its users."""
+def _share_of(pid: int, folder: str) -> int:
+    """Bytes of a folder's files that a process has in memory, each page divided by its users."""
     maps = psutil.Process(pid).memory_maps(grouped=False)
     return sum(part.pss for part in maps if part.path.startswith(folder))
 
 
 def _show_strategies(folder: Path, rounds: int) -> None:
     edges = PowerLawEdges(1_000_000, EdgeFields(weight=True, time=True))
-    extra = tuple(Ordering(strategy) for strategy in STRATEGIES[1:])
+    plan = BuildPlan(extra_orderings=tuple(Ordering(strategy) for strategy in STRATEGIES[1:]))
     if not folder.exists():
-        write_snapshot(folder, GraphArrays("power-law", edges, edges.num_nodes), BuildPlan(extra_orderings=extra))
+        write_snapshot(folder, GraphArrays("power-law", edges, edges.num_nodes), plan)
     snapshot = Snapshot.open(folder)
-    click.echo("\n| strategy, 1,000,000 edges | us per seed |\n|---|---|")
-    strategies: tuple[Strategy | str, ...] = (*STRATEGIES, "random", "walk")
-    for strategy in strategies:
+    click.echo("\n| strategy, on 1,000,000 edges | us/seed |\n|---|---|")
+    for strategy in (*STRATEGIES, "random", "walk"):
         sampler = snapshot.sampler(Sampling(strategy=strategy))  # type: ignore[arg-type]
-        for _ in range(2):
-            ours, _ = _race(sampler, max(1, rounds // (20 if strategy == "walk" else 4))) if strategy != "walk" else (_time_alone(sampler, max(1, rounds // 20)), 0)
-        click.echo(f"| {strategy} | {ours:.2f} |")
+        seeds = range(snapshot.num_nodes)
+        click.echo(f"| {strategy} | {_time_on(sampler, seeds, max(1, rounds // 10)):.2f} |")
 
 
-def _time_alone(sampler: Sampler, rounds: int) -> float:
+def _show_hub(folder: Path, rounds: int) -> None:
+    """A star of a million leaves, and as many nodes that have ten neighbours."""
+    leaves, degree = 1_000_000, 10
     generator = np.random.default_rng(0)
-    batches = [generator.integers(0, sampler.adjacency.num_nodes, BATCH) for _ in range(rounds)]
+    small = np.arange(leaves + 1, 2 * leaves + 1)
+    source = np.concatenate([np.arange(1, leaves + 1), generator.integers(1, leaves + 1, leaves * degree)])
+    target = np.concatenate([np.zeros(leaves, dtype=np.int64), np.repeat(small, degree)])
+    edges = EdgeArrays(
+        np.stack([source, target]), generator.random(len(source)) + 0.1, generator.random(len(source))
+    )
+    plan = BuildPlan(extra_orderings=tuple(Ordering(strategy) for strategy in STRATEGIES[1:]))
+    if not folder.exists():
+        write_snapshot(folder, GraphArrays("star", edges, 2 * leaves + 1), plan)
+    snapshot = Snapshot.open(folder)
+    click.echo("\n| strategy | us/seed, 1,000,000 neighbors | us/seed, 10 neighbors |\n|---|---|---|")
+    for strategy in (*STRATEGIES, "random"):
+        sampler = snapshot.sampler(Sampling(strategy=strategy))  # type: ignore[arg-type]
+        hub, others = (
+            _time_on(sampler, seeds, rounds) for seeds in (range(1), range(leaves + 1, 2 * leaves + 1))
+        )
+        click.echo(f"| {strategy} | {hub:.2f} | {others:.2f} |")
+
+
+def _time_on(sampler: Sampler, seeds: range, rounds: int) -> float:
+    """Microseconds per seed, over random ones of these."""
+    generator = np.random.default_rng(0)
+    batches = [generator.integers(seeds.start, seeds.stop, BATCH) for _ in range(rounds + 1)]
+    sampler.trees(batches[0], PLAN)
     started = time.perf_counter_ns()
-    for seeds in batches:
-        sampler.trees(seeds, PLAN)
+    for batch in batches[1:]:
+        sampler.trees(batch, PLAN)
     return (time.perf_counter_ns() - started) / rounds / BATCH / 1000

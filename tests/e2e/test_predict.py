@@ -198,8 +198,8 @@ def test_grpc_answers_like_rest(server: Server, grpc_stubs: tuple[Any, Any]) -> 
 
 
 def test_served_labels_are_as_accurate_as_in_training(server: Server, example: Example) -> None:
-    from handler.graph.snapshot import Snapshot
     from handler.graph.arrays import Split
+    from handler.graph.snapshot import Snapshot
 
     snapshot = Snapshot.open(example.graph)
     assert snapshot.split is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import functools
+import gc
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ from archive.example.train import full_graph_edges
 from archive.export import export_model
 from handler import metrics
 from handler.errors import ModelError
-from handler.graph.features import DenseFeatures
-from handler.graph.snapshot import Snapshot
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
+from handler.graph.features import DenseFeatures
 from handler.graph.ordering import Ordering
+from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
 from handler.model.runtime import ModelOutput, TorchScriptRuntime

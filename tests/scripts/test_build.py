@@ -105,7 +105,8 @@ def test_the_same_edges_in_every_format_are_the_same_graph(tmp_path: Path) -> No
     nx.write_gexf(network, tmp_path / "i.gexf")
     nx.write_edgelist(network, tmp_path / "j.edgelist.gz")
     asked: list[list[object]] = [
-        ["--edges", "a.csv"], ["--edges", "b.txt"], ["--edges", "c.tsv", "--source", "from", "--target", "to"],
+        ["--edges", "a.csv"], ["--edges", "b.txt"],
+        ["--edges", "c.tsv", "--source", "from", "--target", "to"],
         ["--edges", "d.csv.gz", "--delimiter", ";", "--no-header"], ["--edges", "e.parquet"],
         ["--npz", "f.npz"], ["--pyg", "g.pt"], ["--network", "h.graphml"], ["--network", "i.gexf"],
         ["--network", "j.edgelist.gz"],
@@ -137,13 +138,21 @@ def test_the_report_counts_what_did_not_stay(tmp_path: Path) -> None:
 
 
 MALFORMED: list[tuple[bytes, list[str], str]] = [
-    (b"source,target\na,b\n", ["--source", "from"], "has no column 'from'; its columns are 'source', 'target'"),
+    (
+        b"source,target\na,b\n",
+        ["--source", "from"],
+        "has no column 'from'; its columns are 'source', 'target'",
+    ),
     (b"source,target\na,b\nc,d,e\n", [], ":3: has 3 columns, not 2"),
     (b"source,target\na,b\n\xff\xfe,c\n", [], "edges.csv:3: column 'source': "),
     (b"1,2\n3,99999999999999999999\n", ["--ids", "int"], ":2: column '1': '99999999999999999999'"),
     (b"s,t,w\n1,2,0.5\n1,3,nan\n", ["--weight", "w"], ":3: column 'w': 'nan'"),
     (b"s,t,w\n1,2,0.5\n1,3,x\n", ["--weight", "w"], ":3: column 'w': 'x'"),
-    (b"s,t,w\n1,2,0.5\n1,3,-1\n", ["--weight", "w", "--ordering", "weighted"], "needs positive weights, but one is -1"),
+    (
+        b"s,t,w\n1,2,0.5\n1,3,-1\n",
+        ["--weight", "w", "--ordering", "weighted"],
+        "needs positive weights, but one is -1",
+    ),
     (b"s,t\n1,2\n", ["--ordering", "recent"], "`recent` needs edges with a time"),
     (b"s,t,when\n1,2,3\n2,1,soon\n", ["--time", "when"], ":3: column 'when': 'soon'"),
     (b"", [], "the file has neither rows nor a header"),
@@ -183,13 +192,18 @@ def test_malformed_nodes_are_refused(
 
 def test_missing_features_are_named_by_node(tmp_path: Path, edges: Path) -> None:
     (tmp_path / "nodes.csv").write_text("id,f1,f2\na,1,1\nb,,1\nc,1,inf\n")
-    message = _refuse(
-        tmp_path, "--edges", edges, "--nodes", tmp_path / "nodes.csv", "--features", "f*"
-    )
+    message = _refuse(tmp_path, "--edges", edges, "--nodes", tmp_path / "nodes.csv", "--features", "f*")
     assert "'b' (f1)" in message
     assert "'c' (f2)" in message
-    np.savez(tmp_path / "x.npz", edge_index=np.array([[0], [1]]), x=np.array([[1.0], [np.nan]]), node_id=np.array(["u", "v"]))
-    assert "the features of 1 node ('v') hold NaN or infinity" in _refuse(tmp_path, "--npz", tmp_path / "x.npz")
+    np.savez(
+        tmp_path / "x.npz",
+        edge_index=np.array([[0], [1]]),
+        x=np.array([[1.0], [np.nan]]),
+        node_id=np.array(["u", "v"]),
+    )
+    assert "the features of 1 node ('v') hold NaN or infinity" in _refuse(
+        tmp_path, "--npz", tmp_path / "x.npz"
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,23 +233,46 @@ def test_a_disk_that_fills_up_during_an_import_leaves_nothing(tmp_path: Path, li
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
-    command = [Path(sys.executable).parent / "hopserve", "graph", "build", "--edges", path, "--out", tmp_path / "graph"]
+    command = [
+        Path(sys.executable).parent / "hopserve",
+        "graph",
+        "build",
+        "--edges",
+        path,
+        "--out",
+        tmp_path / "graph",
+    ]
     _build(tmp_path, "--edges", path)  # kernels are compiled and kept: not even their files can grow below
     for file in (tmp_path / "graph").iterdir():
         file.unlink()
     (tmp_path / "graph").rmdir()
     result = subprocess.run(
-        command, capture_output=True, text=True, check=False, preexec_fn=fill_disk, env={**os.environ, "TMPDIR": str(tmp_path)}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=fill_disk,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == f"hopserve: {tmp_path / 'graph'}: cannot be written: File too large"
+    assert (
+        result.stderr.splitlines()[-1] == f"hopserve: {tmp_path / 'graph'}: cannot be written: File too large"
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["edges.csv"]
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "edges.csv"
     path.write_text("source,target\n" + "1,2\n3,4\n" * 5_000_000)
-    command = [Path(sys.executable).parent / "hopserve", "graph", "build", "--edges", path, "--out", tmp_path / "graph"]
+    command = [
+        Path(sys.executable).parent / "hopserve",
+        "graph",
+        "build",
+        "--edges",
+        path,
+        "--out",
+        tmp_path / "graph",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "reading edges.csv\n"
@@ -258,9 +295,10 @@ def test_every_real_graph_has_the_counts_of_its_documentation(
         result = _build(tmp_path, "--npz", dataset(name), "--duplicates", "keep", "--force")
         assert f"{wanted[0]} nodes, {wanted[1]} edges" in result.stdout
         verify(tmp_path / "graph")
-    assert "18657 nodes have only zeros as features" in _build(
-        tmp_path, "--npz", dataset("pubmed_partial"), "--force"
-    ).stdout
+    assert (
+        "18657 nodes have only zeros as features"
+        in _build(tmp_path, "--npz", dataset("pubmed_partial"), "--force").stdout
+    )
 
 
 def test_events_become_distinct_pairs(dataset: Callable[[str], Path], tmp_path: Path) -> None:
@@ -268,21 +306,27 @@ def test_events_become_distinct_pairs(dataset: Callable[[str], Path], tmp_path: 
     for name, wanted in distinct.items():
         result = _build(tmp_path, "--npz", dataset(name), "--duplicates", "sum", "--force")
         assert f" {wanted} edges" in result.stdout
-    loops = _build(tmp_path, "--npz", dataset("digg_reply"), "--duplicates", "keep", "--self-loops", "drop", "--force")
+    loops = _build(
+        tmp_path, "--npz", dataset("digg_reply"), "--duplicates", "keep", "--self-loops", "drop", "--force"
+    )
     assert "without 1424 self-loops" in loops.stdout
 
 
 def test_signed_ratings_and_times_of_a_real_graph(dataset: Callable[[str], Path], tmp_path: Path) -> None:
     path = dataset("bitcoin_otc")
-    assert "needs positive weights" in _refuse(tmp_path, "--npz", path, "--weight", "rating", "--ordering", "weighted")
-    _build(tmp_path, "--npz", path, "--weight", "rating", "--ordering", "recent", "--also-order", "top_weight")
+    assert "needs positive weights" in _refuse(
+        tmp_path, "--npz", path, "--weight", "rating", "--ordering", "weighted"
+    )
+    _build(
+        tmp_path, "--npz", path, "--weight", "rating", "--ordering", "recent", "--also-order", "top_weight"
+    )
     snapshot = verify(tmp_path / "graph")
     assert snapshot.adjacency.edge_weight is not None
     assert (snapshot.adjacency.edge_weight < 0).sum() == 3563
 
 
 def test_triples_of_a_knowledge_graph(dataset: Callable[[str], Path], tmp_path: Path) -> None:
-    """The relation becomes an edge feature; entities that no training triple names come from the node table."""
+    """The relation becomes an edge feature; the node table brings entities that no training triple names."""
     with np.load(dataset("fb15k_237")) as arrays:
         names, triples = arrays["entities"], arrays["train"]
         head, relation, tail = (pa.array(column) for column in triples.T)
@@ -291,8 +335,8 @@ def test_triples_of_a_knowledge_graph(dataset: Callable[[str], Path], tmp_path: 
     triples_table = pa.table({"head": decoded.take(head), "relation": relation, "tail": decoded.take(tail)})
     pq.write_table(triples_table, tmp_path / "train.parquet")
     result = _build(
-        tmp_path, "--edges", tmp_path / "train.parquet", "--nodes", tmp_path / "entities.parquet", "--source", "head",
-        "--target", "tail", "--edge-features", "relation", "--duplicates", "keep",
+        tmp_path, "--edges", tmp_path / "train.parquet", "--nodes", tmp_path / "entities.parquet",
+        "--source", "head", "--target", "tail", "--edge-features", "relation", "--duplicates", "keep",
     )  # fmt: skip
     assert "14541 nodes, 272115 edges" in result.stdout
     snapshot = verify(tmp_path / "graph")

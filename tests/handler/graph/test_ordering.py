@@ -174,7 +174,9 @@ def test_each_edge_keeps_its_own_features(graph: EdgeData, strategy: Strategy) -
 
 def test_sums_count_edges_that_have_no_weight(make_snapshot: Callable[..., Snapshot]) -> None:
     edges = EdgeArrays(np.array([[0, 0, 2, 0], [1, 1, 1, 2]]))
-    snapshot = make_snapshot(GraphArrays("g", edges, 3), _plan("top_weight", rules=EdgeRules(duplicates="sum")))
+    snapshot = make_snapshot(
+        GraphArrays("g", edges, 3), _plan("top_weight", rules=EdgeRules(duplicates="sum"))
+    )
     assert snapshot.adjacency.indices.tolist() == [0, 2, 0]
     assert snapshot.adjacency.edge_weight is not None
     assert snapshot.adjacency.edge_weight.tolist() == [2, 1, 1]
@@ -182,7 +184,9 @@ def test_sums_count_edges_that_have_no_weight(make_snapshot: Callable[..., Snaps
 
 def test_undirected_edges_count_both_ways_and_self_loops_once(make_snapshot: Callable[..., Snapshot]) -> None:
     edges = EdgeArrays(np.array([[0, 1, 1, 2], [1, 0, 1, 0]]), weight=np.array([1, 2, 3, 4]))
-    kept = make_snapshot(GraphArrays("g", edges, 3), BuildPlan(rules=EdgeRules(undirected=True, duplicates="keep")))
+    kept = make_snapshot(
+        GraphArrays("g", edges, 3), BuildPlan(rules=EdgeRules(undirected=True, duplicates="keep"))
+    )
     assert np.diff(kept.adjacency.indptr).tolist() == [3, 3, 1]
     merged = make_snapshot(
         GraphArrays("g", edges, 3),
@@ -203,8 +207,8 @@ def test_samples_are_drawn_as_often_as_they_should(strategy: Strategy) -> None:
         np.stack([np.tile(np.arange(degree), num_nodes), np.repeat(nodes, degree)]),
         weight=np.tile(weights, num_nodes),
     )
-    from tempfile import TemporaryDirectory
     from pathlib import Path
+    from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
         write_snapshot(Path(folder, "g"), GraphArrays("g", edges, degree + num_nodes), _plan(strategy))

@@ -18,9 +18,7 @@ from handler.graph.ordering import STRATEGIES, Ordering, RowOrderer, Strategy
 from handler.graph.rows import EdgeRules, RowBuilder, ordered_adjacency
 from tests.graphs import EdgeData, graphs_with_edge_data
 
-rules = st.builds(
-    EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans()
-)
+rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
 
 
 @given(graphs_with_edge_data(), rules, st.sampled_from(STRATEGIES), st.integers(1, 9))
@@ -71,7 +69,10 @@ def test_the_first_are_the_smallest_ids(node_ids: list[int]) -> None:
         ((np.array([[0.5], [1]]),), "but is float64"),
         ((np.array([[0], [1]]), np.array(["a"])), r"edge_weight must be numbers \[num_edges\] for 1 edges"),
         ((np.array([[0], [1]]), None, np.zeros(2)), r"edge_time must be numbers .* but is float64 \[2\]"),
-        ((np.array([[0], [1]]), None, None, np.zeros(1)), r"edge_attr must be numbers \[num_edges, attr_dim\]"),
+        (
+            (np.array([[0], [1]]), None, None, np.zeros(1)),
+            r"edge_attr must be numbers \[num_edges, attr_dim\]",
+        ),
     ],
 )
 def test_arrays_that_are_no_edges_are_refused(arguments: tuple[Any, ...], problem: str) -> None:

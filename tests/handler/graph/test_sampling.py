@@ -72,7 +72,9 @@ def test_a_smaller_computed_sample_is_a_prefix(
 
 
 @given(small_graphs(min_nodes=2), st.integers(1, 3), st.data())
-def test_a_walk_changes_only_where_it_comes_by(graph: SmallGraph, walk_length: int, data: st.DataObject) -> None:
+def test_a_walk_changes_only_where_it_comes_by(
+    graph: SmallGraph, walk_length: int, data: st.DataObject
+) -> None:
     """Walks leave a node against its edges; one that cannot reach the changed row in time stays as it was."""
     place = st.integers(0, len(graph.ids) - 1)
     u, v = data.draw(st.tuples(place, place))

@@ -15,12 +15,12 @@ from hypothesis import given
 
 from handler.errors import GraphInputError, SnapshotError
 from handler.graph import snapshot as snapshot_module
-from handler.graph.features import CsrFeatures, DenseFeatures
-from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
-from handler.graph.snapshot import Snapshot, verify
 from handler.graph.arrays import GraphArrays, Split
 from handler.graph.edges import EdgeArrays
+from handler.graph.features import CsrFeatures, DenseFeatures
+from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
 from handler.graph.ordering import Ordering
+from handler.graph.snapshot import Snapshot, verify
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.graphs import SmallGraph, small_graphs
 
@@ -77,8 +77,7 @@ def test_arrays_are_mapped_and_read_only(make_snapshot: Callable[..., Snapshot])
 
 def test_equal_graphs_have_equal_names_and_others_do_not(make_snapshot: Callable[..., Snapshot]) -> None:
     first, second, other = (
-        make_snapshot(STRINGS, BuildPlan(Ordering("seeded", seed))).manifest.snapshot_id
-        for seed in (0, 0, 1)
+        make_snapshot(STRINGS, BuildPlan(Ordering("seeded", seed))).manifest.snapshot_id for seed in (0, 0, 1)
     )
     assert first == second != other
 
@@ -168,7 +167,10 @@ def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "problem"),
     [
-        (GraphArrays("g", EdgeArrays(np.array([[0], [2]])), 2), "edge_index names node 2, but the nodes are 0 to 1"),
+        (
+            GraphArrays("g", EdgeArrays(np.array([[0], [2]])), 2),
+            "edge_index names node 2, but the nodes are 0 to 1",
+        ),
         (GraphArrays("g", EdgeArrays(np.array([[-1], [0]])), 2), "edge_index names node -1"),
         (GraphArrays("g", EdgeArrays(np.zeros((2, 0), dtype=np.int64)), 0), "the graph has no nodes"),
         (
@@ -177,11 +179,17 @@ def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path) -> None:
         ),
         (GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, ids=["a", "a"]), "node id 'a' is given twice"),
         (
-            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.zeros((3, 1), np.float32))),
+            GraphArrays(
+                "g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.zeros((3, 1), np.float32))
+            ),
             "the features have 3 rows for 2 nodes",
         ),
         (
-            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, features=DenseFeatures(np.array([[0], [np.nan]], np.float32))
+            GraphArrays(
+                "g",
+                EdgeArrays(np.array([[0], [1]])),
+                2,
+                features=DenseFeatures(np.array([[0], [np.nan]], np.float32)),
             ),
             r"the features of 1 node \(1\) hold NaN or infinity",
         ),
@@ -190,10 +198,15 @@ def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path) -> None:
             "features must be float32 or float16, but are float64",
         ),
         (
-            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, 2]), label_names=("a", "b")),
+            GraphArrays(
+                "g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, 2]), label_names=("a", "b")
+            ),
             "classes run to 2, but there are 2 class names",
         ),
-        (GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, -2])), "classes must be 0 or more"),
+        (
+            GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2, label=np.array([0, -2])),
+            "classes must be 0 or more",
+        ),
     ],
 )
 def test_arrays_that_are_no_graph_are_refused(tmp_path: Path, arrays: GraphArrays, problem: str) -> None:
@@ -226,7 +239,8 @@ graph = GraphArrays("large", edges, 999, features=DenseFeatures(np.ones((999, 99
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))
 try:
-    write_snapshot(Path({str(tmp_path / "graph")!r}), graph, BuildPlan(extra_orderings=(Ordering("first"),)), replace=True)
+    plan = BuildPlan(extra_orderings=(Ordering("first"),))
+    write_snapshot(Path({str(tmp_path / "graph")!r}), graph, plan, replace=True)
 except HopserveError as error:
     print(error)
 """
