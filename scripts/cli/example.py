@@ -12,8 +12,7 @@ from archive.pack import PackPlan, pack
 from handler.graph.manifest import MANIFEST_NAME
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
-from scripts.cli.model import TerminalProgress
-from scripts.cli.options import say
+from scripts.cli.options import Bars, say
 
 MODEL_NAME = "graphsage"
 VERSION = "1.0"
@@ -28,7 +27,7 @@ def build_example(root: Path, store: Path) -> Path:
         write_snapshot(graph, load_digits())
     weights = model / "weights.pt"
     if not weights.exists():
-        result = train(Snapshot.open(graph), TrainingPlan(), TerminalProgress())
+        result = train(Snapshot.open(graph), TrainingPlan(), Bars())
         say(f"accuracy on nodes kept for testing: {result.metrics['test']:.3f}")
         save_checkpoint(weights, result.config, result.model)
     say("exporting and packing the model")

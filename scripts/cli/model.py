@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import click
 import yaml
-from tqdm import tqdm
 
 from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.example.train import TrainingPlan, train
 from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.ordering import STRATEGIES, Strategy
-from handler.graph.progress import Advance
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.metrics import torchserve_metrics_file
-from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, say
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, say
 
 _PLAN = TrainingPlan()
 _SAMPLING = Sampling()
 _POSITIVE = click.IntRange(min=1)
-
-
-class TerminalProgress:
-    """Bars and lines beside the output proper."""
-
-    def say(self, step: str) -> None:
-        say(step)
-
-    @contextmanager
-    def bar(self, step: str, total: int, unit: str) -> Iterator[Advance]:
-        with tqdm(total=total, desc=step, unit=unit) as shown:
-            yield shown.update
 
 
 class Fanouts(click.ParamType[tuple[int, ...]]):
@@ -167,7 +151,7 @@ def train_command(
         seed=seed,
     )
     snapshot = Snapshot.open(graph_folder)
-    result = train(snapshot, plan, TerminalProgress())
+    result = train(snapshot, plan, Bars())
     save_checkpoint(out, result.config, result.model)
     measures = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     click.echo(f"{out}: {'accuracy' if task == 'classification' else 'measures'}: {measures}")
