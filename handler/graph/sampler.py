@@ -231,7 +231,7 @@ def _find_edges(
         draw_places(draw_seed, node, end - row, count, found, moved)
         for place in range(count):
             found[place] += row
-    return count
+    return int(count)
 
 
 @compiled
