@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
+from handler.graph.fanout import FanoutPlan
 from handler.graph.sampling import Sampling
+from handler.graph.snapshot import Snapshot
 from handler.model.signature import EdgeInput
 from tests.graphs import FEATURE_DIM
 
@@ -32,3 +36,10 @@ def random_model(
     )
     torch.manual_seed(0)
     return config, config.build().eval()
+
+
+def full_graph_edges(snapshot: Snapshot, layer_fanouts: tuple[int, ...]) -> list[Tensor]:
+    """For each layer, int64 [2, num_sampled]: every node's sample of that layer's fan-out."""
+    sampler, everyone = snapshot.sampler(), np.arange(snapshot.num_nodes)
+    trees = [sampler.trees(everyone, FanoutPlan.of((fanout,))) for fanout in layer_fanouts]
+    return [torch.from_numpy(one.node[one.edge_index]) for one in trees]

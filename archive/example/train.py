@@ -23,7 +23,6 @@ from archive.pyg.sampler import SnapshotSampler
 from handler.errors import GraphInputError
 from handler.graph.arrays import Split
 from handler.graph.progress import SILENT, Advance, Progress
-from handler.graph.sampler import prefix_edge_index
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.model.signature import EdgeInput
@@ -88,15 +87,6 @@ def train(snapshot: Snapshot, plan: TrainingPlan, progress: Progress = SILENT) -
     nodes = _nodes_by_split(snapshot, snapshot.label, plan.seed)
     labels = snapshot.manifest.label_names or ()
     return _train_classes(_Training(snapshot, plan, edge_inputs, labels), nodes, progress)
-
-
-def full_graph_edges(snapshot: Snapshot, layer_fanouts: tuple[int, ...]) -> list[Tensor]:
-    """For each layer, int64 [2, num_sampled]: every node's sample of that layer's fan-out."""
-    by_fanout = {
-        fanout: torch.from_numpy(prefix_edge_index(snapshot.adjacency, fanout))
-        for fanout in set(layer_fanouts)
-    }
-    return [by_fanout[fanout] for fanout in layer_fanouts]
 
 
 class _Training:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from handler.errors import MalformedRequest
 
 
@@ -35,6 +38,11 @@ class FanoutPlan:
         """
         num_layers = len(self.layer_fanouts)
         return tuple(max(self.layer_fanouts[: num_layers - hop]) for hop in range(self.num_hops))
+
+    @cached_property
+    def hop_fanout_array(self) -> NDArray[np.int64]:
+        """int64 [num_hops]: `hop_fanouts` as kernels take them."""
+        return np.array(self.hop_fanouts, dtype=np.int64)
 
     @cached_property
     def max_tree_nodes(self) -> int:

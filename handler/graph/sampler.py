@@ -23,6 +23,7 @@ _PREFIX, _PERMUTED, _DRAWN, _WALKED = range(4)
 # So many seeds and nodes at a time, that what was fetched is still in the cache when it is read.
 _FETCHED_SEEDS, _FETCHED_NODES = 32, 2048
 _NO_LIMIT = 2**62
+_NO_TIMES = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Sampler:
         self._id_parts = (ids or RangeIds(adjacency.num_nodes)).hash_parts()
         self._walks = np.array([self.sampling.num_walks, self.sampling.walk_length], dtype=np.int64)
         self._fetched = np.zeros(1, dtype=np.int64)
-        self._time = np.empty(0) if adjacency.edge_time is None else adjacency.edge_time
+        self._time = _NO_TIMES if adjacency.edge_time is None else adjacency.edge_time
 
     @property
     def knows_time(self) -> bool:
@@ -136,19 +137,18 @@ class Sampler:
         rank = np.empty(capacity, dtype=np.int32)
         share = np.empty(capacity if self._method == _WALKED else 0, dtype=np.float32)
         ptr = np.zeros(len(seeds) + 1, dtype=np.int64)
-        fanouts = np.array(plan.hop_fanouts, dtype=np.int64)
         num_trees = _grow_trees(
             self._method,
             self.adjacency.indptr,
             self.adjacency.indices,
             self._permutation,
             self._time,
-            np.empty(0) if as_of is None else as_of,
+            _NO_TIMES if as_of is None else as_of,
             *self._id_parts,
             np.uint64(self.sampling.seed),
             self._walks,
             seeds,
-            fanouts,
+            plan.hop_fanout_array,
             capacity,
             limits.max_edges,
             node,
@@ -164,7 +164,7 @@ class Sampler:
         return SampledTrees(
             node[:num_nodes],
             hop[:num_nodes],
-            np.ascontiguousarray(edge_columns[:2, :num_edges]),
+            edge_columns[:2, :num_edges],
             rank[:num_edges],
             edge_columns[2, :num_edges],
             ptr,
@@ -214,24 +214,24 @@ def _find_edges(
     fanout: int,
     found: NDArray[np.int64],
     moved: NDArray[np.int64],
-) -> int:
-    """Write the positions of a node's sampled edges to `found`, and return how many there are."""
+) -> tuple[int, int]:
+    """Find a node's sampled edges: where they begin, if they are a prefix, and how many there are.
+
+    The positions of others are written to `found`.
+    """
     row, end = indptr[node], indptr[node + 1]
     first = row
     if latest < np.inf:
         first += _not_later(time, permutation, row, end, latest)
     count = min(end - first, fanout)
-    if method == _PREFIX:
-        for place in range(count):
-            found[place] = first + place
-    elif method == _PERMUTED:
+    if method == _PERMUTED:
         for place in range(count):
             found[place] = row + permutation[first + place]
-    else:
+    elif method == _DRAWN:
         draw_places(draw_seed, node, end - row, count, found, moved)
         for place in range(count):
             found[place] += row
-    return int(count)
+    return first, count
 
 
 @compiled
@@ -313,6 +313,7 @@ def _grow_trees(
         if tree % _FETCHED_SEEDS == 0 and method == _PREFIX and len(indices):
             fetched[0] += _fetch_rows(indptr, indices, seeds[tree : tree + _FETCHED_SEEDS], fanouts, frontier)
         level_start = end
+        first = 0
         if end >= max_nodes:
             return tree
         node[end] = seeds[tree]
@@ -329,7 +330,7 @@ def _grow_trees(
                     )  # fmt: skip
                 else:
                     latest = as_of[tree] if len(as_of) else np.inf
-                    count = _find_edges(
+                    first, count = _find_edges(
                         method, indptr, permutation, time, latest, draw_seed, v, fanouts[depth], found, moved
                     )
                 if end + count > max_nodes or edge + count > max_edges:
@@ -340,8 +341,9 @@ def _grow_trees(
                         position[edge] = -1
                         share[edge] = shares[place]
                     else:
-                        node[end] = indices[found[place]]
-                        position[edge] = found[place]
+                        at = first + place if method == _PREFIX else found[place]
+                        node[end] = indices[at]
+                        position[edge] = at
                     hop[end] = depth + 1
                     source[edge] = end
                     target[edge] = parent
@@ -351,26 +353,3 @@ def _grow_trees(
             level_start = level_end
         ptr[tree + 1] = end
     return len(seeds)
-
-
-def prefix_edge_index(adjacency: Adjacency, fanout: int) -> NDArray[np.int64]:
-    """int64 [2, num_sampled]: every node's sample of size `fanout`, from neighbour to node."""
-    degree = np.minimum(np.diff(adjacency.indptr), fanout)
-    edge_index = np.empty((2, int(degree.sum())), dtype=np.int64)
-    _read_prefixes(adjacency.indptr, adjacency.indices, fanout, edge_index)
-    return edge_index
-
-
-@compiled
-def _read_prefixes(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    fanout: int,
-    edge_index: NDArray[np.int64],
-) -> None:
-    edge = 0
-    for node in range(len(indptr) - 1):
-        for position in range(indptr[node], min(indptr[node + 1], indptr[node] + fanout)):
-            edge_index[0, edge] = indices[position]
-            edge_index[1, edge] = node
-            edge += 1

@@ -20,7 +20,7 @@ from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.progress import Progress
 from handler.graph.rows import Duplicates, EdgeRules
 from handler.graph.writer import BuildPlan, BuildReport, check_plan, check_target, write_snapshot
-from scripts.cli.options import ANY_PATH, Bars, say
+from scripts.cli.options import ANY_PATH, Bars, Names, say
 
 SOURCES = ("edges", "npz", "pyg", "network", "dataset")
 
@@ -59,17 +59,6 @@ class BuildOptions:
     duplicates: Duplicates
     self_loops: Literal["keep", "drop"]
     download_to: Path
-
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """Comma-separated names."""
-
-    name = "NAME,NAME,..."
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        return value if isinstance(value, tuple) else tuple(str(value).split(","))
 
 
 def _download_folder() -> Path:

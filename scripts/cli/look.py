@@ -22,8 +22,7 @@ from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot, verify
 from handler.graph.writer import add_ordering
-from scripts.cli.model import Fanouts
-from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, say, show_json
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, Fanouts, say, show_json
 
 _SAMPLING = Sampling()
 _POSITIVE = click.IntRange(min=1)

@@ -16,30 +16,11 @@ from handler.graph.ordering import STRATEGIES, Strategy
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.metrics import torchserve_metrics_file
-from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, say
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, Fanouts, say
 
 _PLAN = TrainingPlan()
 _SAMPLING = Sampling()
 _POSITIVE = click.IntRange(min=1)
-
-
-class Fanouts(click.ParamType[tuple[int, ...]]):
-    """Comma-separated numbers of neighbours, from the seed outwards."""
-
-    name = "N,N,..."
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            fanouts = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 10,10", param, ctx)
-        if min(fanouts) < 1:
-            self.fail("every hop needs at least 1 neighbor", param, ctx)
-        return fanouts
 
 
 @click.command("train")

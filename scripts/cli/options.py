@@ -22,6 +22,36 @@ EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
 
 
+class Fanouts(click.ParamType[tuple[int, ...]]):
+    """Comma-separated numbers of neighbours, from the seed outwards."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            fanouts = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers such as 10,10", param, ctx)
+        if min(fanouts) < 1:
+            self.fail("every hop needs at least 1 neighbor", param, ctx)
+        return fanouts
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Comma-separated names."""
+
+    name = "NAME,NAME,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(str(value).split(","))
+
+
 def with_server(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--ts-config`, which arrives as the `properties` of that server."""
     return click.option(

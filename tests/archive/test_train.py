@@ -14,7 +14,7 @@ import torch
 
 from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_npz
-from archive.example.train import TrainingPlan, full_graph_edges, train
+from archive.example.train import TrainingPlan, train
 from archive.export import export_model
 from handler.errors import GraphInputError
 from handler.graph.arrays import GraphArrays

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from archive.datasets import load_npz
-from archive.example.train import TrainingPlan, full_graph_edges, train
+from archive.example.train import TrainingPlan, train
 from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
 from tests.load import send_all
+from tests.models import full_graph_edges
 from tests.servers import Server
 
 

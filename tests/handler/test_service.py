@@ -21,7 +21,6 @@ from torch_geometric.data import Batch
 
 from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
-from archive.example.train import full_graph_edges
 from archive.export import export_model
 from handler import metrics
 from handler.errors import ModelError
@@ -37,7 +36,7 @@ from handler.service import Service
 from handler.settings import Settings
 from tests import reference
 from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data, layer_fanouts, small_graphs
-from tests.models import random_model
+from tests.models import full_graph_edges, random_model
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-5

@@ -16,7 +16,8 @@ from scripts.cli.main import hopserve
 
 HOPSERVE = Path(sys.executable).parent / "hopserve"
 COMMANDS = [
-    ["graph"], ["graph", "build"], ["graph", "info"], ["train"], ["export"], ["pack"], ["metrics-file"],
+    ["graph"], ["graph", "build"], ["graph", "info"], ["graph", "verify"], ["graph", "sample"],
+    ["graph", "add-ordering"], ["train"], ["export"], ["pack"], ["metrics-file"],
     ["serve"], ["stop"], ["predict"], ["token"], ["models"], ["models", "list"], ["models", "register"],
     ["models", "scale"], ["models", "set-default"], ["models", "unregister"],
 ]  # fmt: skip
@@ -109,7 +110,9 @@ def test_from_data_to_an_archive(tmp_path: Path) -> None:
 
 def test_mistakes_end_in_one_line(tmp_path: Path, dataset: Callable[[str], Path]) -> None:
     out = tmp_path / "graph"
-    assert _fail("graph", "build", "--out", out) == "Error: give either --npz or --dataset"
+    assert _fail("graph", "build", "--out", out) == (
+        "Error: give exactly one of --edges, --npz, --pyg, --network, --dataset"
+    )
     assert "no such file" in _fail("graph", "build", "--npz", tmp_path / "no.npz", "--out", out)
     assert "'mnist' is not one of" in _fail("graph", "build", "--dataset", "mnist", "--out", out)
     assert not out.exists()

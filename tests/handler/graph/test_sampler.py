@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ordering import Ordering
-from handler.graph.sampler import prefix_edge_index
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 from tests import reference
@@ -96,14 +95,6 @@ def test_samples_do_not_depend_on_the_order_of_nodes_and_edges(graph: SmallGraph
     here, there = graph.to_snapshot(), shuffled.to_snapshot()
     for node_id in graph.ids:
         assert _sample(here, node_id, 3) == _sample(there, node_id, 3)
-
-
-@given(small_graphs(), st.integers(1, 5))
-def test_prefix_edges_are_every_nodes_sample(graph: SmallGraph, fanout: int) -> None:
-    snapshot, slow = graph.to_snapshot(), graph.to_networkx()
-    source, target = prefix_edge_index(snapshot.adjacency, fanout)
-    found = list(zip(snapshot.ids.id_of(source), snapshot.ids.id_of(target), strict=True))
-    assert found == [(u, v) for v in graph.ids for u in reference.sample(slow, v, fanout)]
 
 
 def test_seeded_samples_are_uniform() -> None:
