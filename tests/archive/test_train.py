@@ -25,6 +25,7 @@ from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.conftest import Example
+from tests.models import full_graph_edges
 
 WALK = Sampling(strategy="walk")
 
