@@ -27,6 +27,8 @@ _FAILED_LOAD = re.compile(r"hopserve: cannot serve .*")
 _POLL_S = 0.2
 _WARM_UP_PROBES = 200
 _STOP_TIMEOUT_S = 30.0
+_QUIET_POLLS = 4
+_ESTABLISHED = "01"  # of Linux's /proc/net/tcp
 # Linux ends the path of a Unix socket with a zero byte within 108.
 _MAX_SOCKET_PATH_BYTES = 107
 _LONGEST_SOCKET_NAME = ".ts.sock.65535"
@@ -150,7 +152,9 @@ def stop_server(
         UpstreamError: they are still answering when the time is up; nothing is stopped then.
     """
     report("waiting for requests in flight")
+    deadline = time.monotonic() + drain_timeout_s
     _drain(properties, drain_timeout_s)
+    _wait_until_sent(server, deadline)
     report("stopping TorchServe")
     try:
         processes = [server, *server.children(recursive=True)]
@@ -195,6 +199,31 @@ def _warm_up(client: Client) -> None:
     for version in client.all_versions():
         for _ in range(_WARM_UP_PROBES if version.workers else 0):
             client.probe(version.model_name, version.model_version, timeout_s=_STOP_TIMEOUT_S)
+
+
+def _wait_until_sent(server: psutil.Process, deadline: float) -> None:
+    """Workers have answered; what the front end still sends to slow readers is cut off when it ends."""
+    quiet = 0
+    while quiet < _QUIET_POLLS and time.monotonic() < deadline:
+        time.sleep(_POLL_S / _QUIET_POLLS)
+        quiet = 0 if _unsent_bytes(server) else quiet + 1
+
+
+def _unsent_bytes(server: psutil.Process) -> int:
+    """What lies in the send queues of a process's TCP sockets, as far as Linux tells."""
+    folder = Path(f"/proc/{server.pid}")
+    sockets = set()
+    unsent = 0
+    with suppress(OSError):
+        for descriptor in (folder / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                sockets.add(str(descriptor.readlink()))
+        for table in ("tcp", "tcp6"):
+            for line in (folder / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if f"socket:[{fields[9]}]" in sockets and fields[3] == _ESTABLISHED:
+                    unsent += int(fields[4].partition(":")[0], base=16)
+    return unsent
 
 
 def _drain(properties: ServerProperties, timeout_s: float) -> None:

@@ -167,6 +167,30 @@ def test_stopping_drops_no_request_in_flight(archive_of: Callable[..., Path], ru
         assert not any(child.is_running() for child in children)
 
 
+def test_stopping_waits_for_clients_that_read_slowly(
+    archive_of: Callable[..., Path], run_server: RunServer
+) -> None:
+    """The workers have long answered; the front end is still sending."""
+    with run_server(archive_of()) as server:
+        request = {"node_ids": list(range(1797)), "return": ["embedding", "probabilities"]}
+        headers = server.headers()
+        with httpx.stream("POST", server.url(), json=request, headers=headers, timeout=60) as response:
+            parts = response.iter_raw(1 << 14)
+            received = [next(parts)]
+            stopping = threading.Thread(
+                target=stop_server,
+                args=(server.process, server.properties),
+                kwargs={"drain_timeout_s": 60, "report": lambda step: None},
+            )
+            stopping.start()
+            for part in parts:
+                received.append(part)
+                time.sleep(0.01)
+            stopping.join()
+        assert len(json.loads(b"".join(received))["predictions"]) == 1797
+        assert not server.process.is_running()
+
+
 def test_a_stop_that_would_drop_requests_is_refused_unless_forced(
     archive_of: Callable[..., Path], run_server: RunServer
 ) -> None:
