@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 
 PLAN = FanoutPlan.of((10, 10))
+ONE_HOP = FanoutPlan.of((10,))
 BATCH = 32
 _EDGES_PER_NODE = 10
 
@@ -87,7 +89,7 @@ def sampler_command(sizes: tuple[int, ...], rounds: int, work: Path | None) -> N
     """Time two hops of ten, in batches of 32, on power-law graphs of several sizes.
 
     Beside each stands a loop that only reads the same addresses. Then: what further processes add to
-    memory, what each strategy costs, and what a node with a million neighbours does.
+    memory, what each strategy costs, and what hubs cost.
     """
     with TemporaryDirectory() as temporary:
         folder = work or Path(temporary)
@@ -101,7 +103,7 @@ def sampler_command(sizes: tuple[int, ...], rounds: int, work: Path | None) -> N
             first = first or ours
         _show_sharing(folder / f"power-law-{sizes[-1]}")
         _show_strategies(folder / "strategies", rounds)
-        _show_hub(folder / "star", rounds)
+        _show_hubs(folder, rounds)
 
 
 def _show_size(folder: Path, size: int, rounds: int, first: float | None) -> float:
@@ -234,39 +236,54 @@ def _show_strategies(folder: Path, rounds: int) -> None:
     click.echo("\n| strategy, on 1,000,000 edges | us/seed |\n|---|---|")
     for strategy in (*STRATEGIES, "random", "walk"):
         sampler = snapshot.sampler(Sampling(strategy=strategy))  # type: ignore[arg-type]
-        seeds = range(snapshot.num_nodes)
+        seeds = np.arange(snapshot.num_nodes)
         click.echo(f"| {strategy} | {_time_on(sampler, seeds, max(1, rounds // 10)):.2f} |")
 
 
-def _show_hub(folder: Path, rounds: int) -> None:
-    """A star of a million leaves, and as many nodes that have ten neighbours."""
+def _show_hubs(work: Path, rounds: int) -> None:
+    """One hop of ten: hubs beside nodes with ten to twenty neighbours."""
     leaves, degree = 1_000_000, 10
     generator = np.random.default_rng(0)
-    small = np.arange(leaves + 1, 2 * leaves + 1)
     source = np.concatenate([np.arange(1, leaves + 1), generator.integers(1, leaves + 1, leaves * degree)])
-    target = np.concatenate([np.zeros(leaves, dtype=np.int64), np.repeat(small, degree)])
-    edges = EdgeArrays(
-        np.stack([source, target]), generator.random(len(source)) + 0.1, generator.random(len(source))
-    )
+    small = np.repeat(np.arange(leaves + 1, 2 * leaves + 1), degree)
+    target = np.concatenate([np.zeros(leaves, dtype=np.int64), small])
+    star = GraphArrays("star of 1,000,000 leaves", _with_data(np.stack([source, target])), 2 * leaves + 1)
+    graphs = [star]
+    real = Path(os.environ.get("HOPSERVE_DATA", "../shared/data"), "musae_github", "musae_github.npz")
+    if real.exists():
+        with np.load(real) as arrays:
+            edges = _with_data(arrays["edge_index"])
+            graphs.append(GraphArrays("musae_github", edges, len(arrays["y"])))
     plan = BuildPlan(extra_orderings=tuple(Ordering(strategy) for strategy in STRATEGIES[1:]))
-    if not folder.exists():
-        write_snapshot(folder, GraphArrays("star", edges, 2 * leaves + 1), plan)
-    snapshot = Snapshot.open(folder)
-    click.echo("\n| strategy | us/seed, 1,000,000 neighbors | us/seed, 10 neighbors |\n|---|---|---|")
-    for strategy in (*STRATEGIES, "random"):
-        sampler = snapshot.sampler(Sampling(strategy=strategy))  # type: ignore[arg-type]
-        hub, others = (
-            _time_on(sampler, seeds, rounds) for seeds in (range(1), range(leaves + 1, 2 * leaves + 1))
-        )
-        click.echo(f"| {strategy} | {hub:.2f} | {others:.2f} |")
+    click.echo("\n| graph | strategy | largest hub | us/seed there | us/seed, 10 to 20 neighbors |")
+    click.echo("|---|---|---|---|---|")
+    for graph in graphs:
+        folder = work / graph.name.replace(" ", "-")
+        if not folder.exists():
+            write_snapshot(folder, graph, plan)
+        snapshot = Snapshot.open(folder)
+        degrees = np.diff(snapshot.adjacency.indptr)
+        usual = np.flatnonzero((degrees >= 10) & (degrees <= 20))
+        for strategy in (*STRATEGIES, "random"):
+            sampler = snapshot.sampler(Sampling(strategy=strategy))  # type: ignore[arg-type]
+            hub, others = (
+                _time_on(sampler, nodes, rounds, ONE_HOP) for nodes in (np.array([degrees.argmax()]), usual)
+            )
+            click.echo(f"| {graph.name} | {strategy} | {degrees.max():,} | {hub:.2f} | {others:.2f} |")
 
 
-def _time_on(sampler: Sampler, seeds: range, rounds: int) -> float:
-    """Microseconds per seed, over random ones of these."""
+def _with_data(edge_index: NDArray[np.int64]) -> EdgeArrays:
     generator = np.random.default_rng(0)
-    batches = [generator.integers(seeds.start, seeds.stop, BATCH) for _ in range(rounds + 1)]
-    sampler.trees(batches[0], PLAN)
+    count = edge_index.shape[1]
+    return EdgeArrays(edge_index, generator.random(count) + 0.1, generator.random(count))
+
+
+def _time_on(sampler: Sampler, nodes: NDArray[np.int64], rounds: int, plan: FanoutPlan = PLAN) -> float:
+    """Microseconds per seed, over random ones of these nodes."""
+    generator = np.random.default_rng(0)
+    batches = [generator.choice(nodes, BATCH) for _ in range(rounds + 1)]
+    sampler.trees(batches[0], plan)
     started = time.perf_counter_ns()
     for batch in batches[1:]:
-        sampler.trees(batch, PLAN)
+        sampler.trees(batch, plan)
     return (time.perf_counter_ns() - started) / rounds / BATCH / 1000
