@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from handler.graph import snapshot as snapshot_module
 from handler.graph.arrays import GraphArrays, Split
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import CsrFeatures, DenseFeatures
-from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
+from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest, spot_checksum
 from handler.graph.ordering import Ordering
+from handler.graph.rows import EdgeRules
 from handler.graph.snapshot import Snapshot, verify
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.graphs import SmallGraph, small_graphs
@@ -117,6 +119,33 @@ def test_a_large_snapshot_is_hashed_only_when_asked(
     Snapshot.open(folder)
     with pytest.raises(SnapshotError, match="x_data"):
         verify(folder)
+
+
+def test_a_large_file_of_another_snapshot_is_refused(
+    make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal in size, dtype and shape, and too large to be hashed on opening."""
+    edge_index = np.random.default_rng(0).integers(0, 999, (2, 200_000))
+    graphs = [GraphArrays("g", EdgeArrays(edge_index), 999) for edge_index in (edge_index, edge_index[::-1])]
+    ours, theirs = (make_snapshot(graph, BuildPlan(rules=EdgeRules(duplicates="keep"))) for graph in graphs)
+    shutil.copy(theirs.folder / "indices.npy", ours.folder / "indices.npy")
+    monkeypatch.setattr(snapshot_module, "_ALWAYS_HASHED_BYTES", 0)
+    with pytest.raises(SnapshotError, match="indices.npy: corrupt"):
+        Snapshot.open(ours.folder)
+
+
+def test_spots_lie_all_over_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    content = bytearray(10_000_000)
+    path.write_bytes(content)
+    whole = spot_checksum(path)
+    for change in (0, 5_000_000 - 5_000_000 % 4096, len(content) - 1):
+        # A change as long as the gap between two spots is seen wherever it begins.
+        altered = content.copy()
+        end = min(len(content), change + 10_000_000 // 63)
+        altered[change:end] = bytes([1]) * (end - change)
+        path.write_bytes(altered)
+        assert spot_checksum(path) != whole
 
 
 def test_a_missing_file_is_refused(make_snapshot: Callable[..., Snapshot]) -> None:
@@ -271,7 +300,6 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
 
 def test_compiled_code_is_shared_by_copies_of_the_package(tmp_path: Path) -> None:
     """A model archive is unpacked to a new folder at every start: it must not compile anew."""
-    import shutil
 
     import handler
 
