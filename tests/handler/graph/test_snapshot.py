@@ -300,7 +300,6 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
 
 def test_compiled_code_is_shared_by_copies_of_the_package(tmp_path: Path) -> None:
     """A model archive is unpacked to a new folder at every start: it must not compile anew."""
-
     import handler
 
     cache, files = tmp_path / "cache", []
