@@ -328,6 +328,9 @@ def _grow_trees(
                         indptr, indices, id_kind, ids, id_data, id_offsets, draw_seed,
                         walks[0], walks[1], v, fanouts[depth], visits, found, shares,
                     )  # fmt: skip
+                elif method == _PREFIX and len(as_of) == 0:  # the usual case, without a call
+                    first = indptr[v]
+                    count = min(indptr[v + 1] - first, fanouts[depth])
                 else:
                     latest = as_of[tree] if len(as_of) else np.inf
                     first, count = _find_edges(

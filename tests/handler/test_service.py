@@ -242,6 +242,7 @@ def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
     [
         ({"max_nodes_per_forward": 10}, 3),
         ({"max_edges_per_forward": 8}, 2),
+        ({"max_edges_per_forward": 7}, 4),
         ({"max_bytes_per_forward": 10 * (45 + 4 * 3)}, 3),
     ],
 )
