@@ -274,7 +274,7 @@ def _fetch_rows(
 
 
 @compiled
-def _grow_trees(
+def _grow_trees(  # noqa: C901 - calls cost too much here
     method: int,
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],

@@ -60,15 +60,12 @@ def draw_places(
     for step in range(count):
         here, there = step, step + _chance(mix64(key + np.uint64(step)), degree - step)
         taken, given = there, here
-        for earlier in range(step):
+        for earlier in range(step):  # the last swap of a place counts
             if moved[0, earlier] == there:
                 taken = moved[1, earlier]
             if moved[0, earlier] == here:
                 given = moved[1, earlier]
         places[step] = taken
-        for earlier in range(step):
-            if moved[0, earlier] == there:
-                moved[1, earlier] = given
         moved[0, step], moved[1, step] = there, given
 
 
