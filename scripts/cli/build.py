@@ -267,11 +267,14 @@ def _read(options: BuildOptions, progress: Progress) -> Iterator[tuple[GraphArra
 
 @contextmanager
 def _read_tables(options: BuildOptions, progress: Progress) -> Iterator[GraphArrays]:
+    import pyarrow as pa
+
     from archive.tables.edges import EdgeTable
     from archive.tables.format import TableFormat
     from archive.tables.graph import read_table_graph
     from archive.tables.nodes import NodeTable
 
+    pa.enable_signal_handlers(False)  # pyarrow can swallow an interrupt; Python's own handler does not
     delimiter = {"\\t": "\t", "tab": "\t", "space": " "}.get(options.delimiter or "", options.delimiter)
     layout = TableFormat(delimiter, options.header)
     assert options.edges is not None  # noqa: S101
