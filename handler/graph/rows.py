@@ -38,6 +38,11 @@ class EdgeRules:
     duplicates: Duplicates = "drop"
     self_loops: bool = True
 
+    @property
+    def multigraph(self) -> bool:
+        """Whether edges with the same ends may stand side by side."""
+        return self.duplicates == "keep"
+
 
 @dataclass
 class EdgeCounts:
@@ -188,7 +193,7 @@ def ordered_adjacency(
     """The rows of a graph that is small enough to stay in memory."""
     ordering = ordering or Ordering("seeded")
     rules = rules or EdgeRules()
-    orderer = RowOrderer(ordering, ids.hashes(), ids.ranks(), multigraph=rules.duplicates == "keep")
+    orderer = RowOrderer(ordering, ids.hashes(), ids.ranks(), multigraph=rules.multigraph)
     builder = RowBuilder(edges, len(ids), orderer, rules, part_edges=len(edges) * 2)
     (rows,) = builder.rows()
     block = rows.edges

@@ -175,7 +175,7 @@ def _write_files(
     staging: Path, graph: GraphArrays, ids: NodeIds, plan: BuildPlan, progress: Progress
 ) -> EdgeCounts:
     hashes = ids.hashes()
-    multigraph = plan.rules.duplicates == "keep"
+    multigraph = plan.rules.multigraph
     orderer = RowOrderer(plan.ordering, hashes, _ranks(plan.ordering, ids), multigraph=multigraph)
     builder = RowBuilder(graph.edges, graph.num_nodes, orderer, plan.rules, staging, progress=progress)
     files: _Files = {}

@@ -224,6 +224,11 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path, arguments: 
     assert "Error: " in result.stderr
 
 
+def _import_command(edges: Path, out: Path) -> list[str | Path]:
+    hopserve_command = Path(sys.executable).parent / "hopserve"
+    return [hopserve_command, "graph", "build", "--edges", edges, "--out", out]
+
+
 @pytest.mark.parametrize("limit_bytes", [0, 50_000, 300_000])
 def test_a_disk_that_fills_up_during_an_import_leaves_nothing(tmp_path: Path, limit_bytes: int) -> None:
     path = tmp_path / "edges.csv"
@@ -234,15 +239,7 @@ def test_a_disk_that_fills_up_during_an_import_leaves_nothing(tmp_path: Path, li
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
-    command = [
-        Path(sys.executable).parent / "hopserve",
-        "graph",
-        "build",
-        "--edges",
-        path,
-        "--out",
-        tmp_path / "graph",
-    ]
+    command = _import_command(path, tmp_path / "graph")
     _build(tmp_path, "--edges", path)  # kernels are compiled and kept: not even their files can grow below
     for file in (tmp_path / "graph").iterdir():
         file.unlink()
@@ -265,15 +262,7 @@ def test_a_disk_that_fills_up_during_an_import_leaves_nothing(tmp_path: Path, li
 def test_an_interrupted_import_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "edges.csv"
     path.write_text("source,target\n" + "1,2\n3,4\n" * 5_000_000)
-    command = [
-        Path(sys.executable).parent / "hopserve",
-        "graph",
-        "build",
-        "--edges",
-        path,
-        "--out",
-        tmp_path / "graph",
-    ]
+    command = _import_command(path, tmp_path / "graph")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "reading edges.csv\n"
