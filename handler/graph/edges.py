@@ -134,12 +134,12 @@ class EdgeSpool:
     Args:
         folder: an empty folder of its own; whoever made it removes it.
         fields: what every block has.
-        index_dtype: of the node indices.
+        index: dtype of the node indices.
     """
 
-    def __init__(self, folder: Path, fields: EdgeFields, index_dtype: str = "int64") -> None:
+    def __init__(self, folder: Path, fields: EdgeFields, index: str | np.dtype[Any] = "int64") -> None:
         self.fields = fields
-        self._dtypes = {"source": np.dtype(index_dtype), "target": np.dtype(index_dtype)}
+        self._dtypes = {"source": np.dtype(index), "target": np.dtype(index)}
         if fields.weight:
             self._dtypes["weight"] = np.dtype(np.float32)
         if fields.time:
@@ -191,6 +191,11 @@ class EdgeSpool:
         for name, file in self._files.items():
             file.close()
             self._paths[name].unlink(missing_ok=True)
+
+
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The smallest dtype that holds the node indices of a graph."""
+    return np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
 
 
 def as_float(values: NDArray[Any]) -> NDArray[np.floating]:

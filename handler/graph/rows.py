@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
 from handler.graph.adjacency import Adjacency
-from handler.graph.edges import EdgeBlock, EdgeFields, Edges, EdgeSpool
+from handler.graph.edges import EdgeBlock, EdgeFields, Edges, EdgeSpool, index_dtype
 from handler.graph.ids import NodeIds
 from handler.graph.kernels import compiled
 from handler.graph.ordering import Ordering, RowOrderer, check_weights
@@ -125,8 +125,7 @@ class RowBuilder:
         parts = _cut(degree, self.part_edges)
         del degree
         with tempfile.TemporaryDirectory(prefix="parts-", dir=self.work) as folder:
-            index_dtype = "int32" if self.num_nodes < 2**31 else "int64"
-            spool = EdgeSpool(Path(folder), self.edges.fields, index_dtype)
+            spool = EdgeSpool(Path(folder), self.edges.fields, index_dtype(self.num_nodes))
             try:
                 self._deal(parts, spool)
                 yield from self._order_parts(parts, spool)
@@ -174,7 +173,7 @@ class RowBuilder:
             first,
             (block.target - first).astype(np.int32),
             last - first,
-            block.source.astype(np.int32 if self.num_nodes < 2**31 else np.int64, copy=False),
+            block.source.astype(index_dtype(self.num_nodes), copy=False),
             block.weight,
             block.time,
             summed=self.rules.duplicates == "sum",

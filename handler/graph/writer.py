@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from handler.errors import GraphInputError, SnapshotError
 from handler.graph.adjacency import Adjacency
 from handler.graph.arrays import GraphArrays, check_nodes, empty_features, index_ids
-from handler.graph.edges import EdgeFields
+from handler.graph.edges import EdgeFields, index_dtype
 from handler.graph.ids import NodeIds
 from handler.graph.manifest import (
     FORMAT_VERSION,
@@ -204,8 +204,7 @@ def _write_files(
 
 def _write_adjacency(staging: Path, builder: RowBuilder, files: _Files) -> None:
     fields = builder.fields
-    index_dtype = np.dtype(np.int32 if builder.num_nodes < 2**31 else np.int64)
-    columns: _Files = {"indices": (index_dtype, ())}
+    columns: _Files = {"indices": (index_dtype(builder.num_nodes), ())}
     if fields.weight:
         columns["edge_weight"] = (np.dtype(np.float32), ())
     if fields.time:
