@@ -9,9 +9,10 @@ import msgspec
 import torch
 
 from archive.example.graphsage import GraphSAGE
+from archive.export.plan import ExportPlan
 from handler.errors import ModelError
 from handler.graph.sampling import Sampling
-from handler.model.signature import EdgeInput, LayerFanouts
+from handler.model.signature import EdgeInput, FileFormat, LayerFanouts
 from handler.settings import Positive
 
 
@@ -44,6 +45,19 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             len(self.labels),
             self.edge_inputs,
             self.edge_dim,
+        )
+
+    def export_plan(self, file_format: FileFormat = "torchscript") -> ExportPlan:
+        """How such a model is served."""
+        return ExportPlan(
+            task=self.task,
+            layer_fanouts=self.layer_fanouts,
+            feature_dim=self.feature_dim,
+            sampling=self.sampling,
+            edge_inputs=self.edge_inputs,
+            edge_dim=self.edge_dim,
+            labels=self.labels,
+            file_format=file_format,
         )
 
 

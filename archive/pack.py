@@ -19,7 +19,7 @@ from handler.errors import ModelError, SettingsError
 from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
-from handler.model.signature import MODEL_NAME, SIGNATURE_NAME, read_signature
+from handler.model.signature import SIGNATURE_NAME, check_files, read_signature
 from handler.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -32,7 +32,7 @@ class PackPlan:
     """What goes into an archive, and how TorchServe is to run it.
 
     Args:
-        model_folder: with `model.pt` and `signature.json`, as `hopserve export` writes it.
+        model_folder: with the model and its `signature.json`, as `hopserve export` writes it.
         graph_folder: snapshot that workers open; it stays where it is.
         handler_package: the `handler` package that the archive carries.
         batch_size, max_batch_delay_ms: TorchServe sends a batch when it has so many requests, or when
@@ -99,6 +99,7 @@ def _check(plan: PackPlan) -> None:
     if not _VERSION.fullmatch(plan.version):
         raise SettingsError(f"model version {plan.version!r}: use numbers with dots, such as 1.0")
     signature = read_signature(plan.model_folder)
+    check_files(plan.model_folder, signature)
     # What a worker would refuse when it starts is refused now.
     ModelInputs(Snapshot.open(plan.graph_folder), signature, Settings(graph=str(plan.graph_folder)))
     if not (plan.handler_package / "entry.py").is_file():
@@ -109,7 +110,7 @@ def _stage(plan: PackPlan, work: Path) -> None:
     staged = work / "staged"
     shutil.copytree(plan.handler_package, staged / "handler", ignore=_SKIPPED)
     shutil.copy(plan.handler_package / "entry.py", staged / "entry.py")
-    for name in (MODEL_NAME, SIGNATURE_NAME):
+    for name in (*read_signature(plan.model_folder).files, SIGNATURE_NAME):
         shutil.copy(plan.model_folder / name, staged / name)
     _write_yaml(staged / "metrics.yaml", torchserve_metrics_file())
     _write_yaml(work / "model-config.yaml", model_config(plan))
@@ -137,10 +138,11 @@ def _check_import(staged: Path) -> None:
 
 
 def _run_archiver(plan: PackPlan, work: Path) -> None:
+    model_file = read_signature(plan.model_folder).model_file
     # Relative paths: the archiver takes commas and wildcards in them for its own.
     command = [sys.executable, "-m", "model_archiver.model_packaging"]
     command += ["--model-name", plan.name, "--version", plan.version, "--export-path", "out"]
-    command += ["--serialized-file", f"staged/{MODEL_NAME}", "--handler", "staged/entry.py"]
+    command += ["--serialized-file", f"staged/{model_file}", "--handler", "staged/entry.py"]
     command += ["--extra-files", "staged", "--config-file", "model-config.yaml"]
     result = subprocess.run(
         command,

@@ -1,22 +1,53 @@
-"""Composes the row that answers one node from its sampled tree and the model's output."""
+"""Composes the row that answers one node, or one pair, from sampled trees and the model's output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.errors import NonFiniteOutput, RequestError
+from handler.errors import MalformedRequest, NonFiniteOutput, RequestError
 from handler.graph.budget import Sampled
 from handler.graph.ids import NodeIds
 from handler.graph.sampler import SampledTrees
-from handler.model.runtime import ModelOutput
+from handler.model.exported import ModelOutput
 from handler.model.signature import Signature
-from handler.requests import Query
+from handler.requests import Options, PairReturned, Query
 
 Row = dict[str, Any] | RequestError
+_MULTI_LABEL_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """One forward: the trees of some seeds, and what the model said of them."""
+
+    sampled: Sampled
+    output: ModelOutput
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the answer for one node is: its place among the seeds of a forward."""
+
+    forward: Forwarded
+    seed: int
+
+    @property
+    def embedding(self) -> NDArray[np.float32]:
+        """float32 [embedding_dim]."""
+        embedding: NDArray[np.float32] = self.forward.output.embedding[self.seed]
+        return embedding
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """What an answer says of the sample."""
+        ptr = self.forward.sampled.trees.ptr
+        nodes = int(ptr[self.seed + 1] - ptr[self.seed])
+        return {"nodes": nodes, "edges": nodes - 1, "truncated": self.forward.sampled.truncated}
 
 
 class Composer:
@@ -27,53 +58,108 @@ class Composer:
     """
 
     def __init__(self, signature: Signature, ids: NodeIds, about: dict[str, Any]) -> None:
+        self._signature = signature
         self._labels = signature.labels
         self._ids = ids
-        self._about = about
-        self._default_returned = ("embedding", "label") if signature.labels else ("embedding",)
+        self._about = {"source": "live"} | about | {"age_ms": 0}
+        gives: dict[str, object] = {
+            "embedding": signature.embedding_dim,
+            "label": signature.labels,
+            "probabilities": signature.labels,
+            "values": signature.targets,
+        }
+        self._gives = [name for name, given in gives.items() if given]
+        self._default_returned = tuple(name for name in self._gives if name != "probabilities")
+        least = _MULTI_LABEL_THRESHOLD if signature.multi_label else 0.0
+        self._thresholds = np.array([signature.thresholds.get(label, least) for label in self._labels])
 
-    def rows(self, queries: Sequence[Query], sampled: Sampled, output: ModelOutput) -> list[Row]:
-        """One row per query; `sampled` and `output` hold the queries' nodes in the same order."""
-        trees = sampled.trees
-        outputs = np.concatenate([output.embedding, output.logits], axis=1)
+    def check(self, options: Options) -> None:
+        """Raise a `MalformedRequest` if this model cannot give what is asked for."""
+        for name in options.returned or ():
+            if name not in self._gives and name != "neighbors":
+                raise MalformedRequest(f"this model gives no {name}, only {', '.join(self._gives)}")
+        if options.threshold is not None and not self._labels:
+            raise MalformedRequest("this model gives no labels, which a threshold could decide")
+
+    def check_pairs(self, returned: Sequence[PairReturned]) -> None:
+        """Raise a `MalformedRequest` if this model cannot score pairs, or not in this way."""
+        if self._signature.link_score is None:
+            raise MalformedRequest("this model scores no pairs of nodes; its task is not `link`")
+        if "probability" in returned and self._signature.link_score == "cosine":
+            raise MalformedRequest("this model scores by the cosine, which is no log-odds: no probability")
+
+    def rows(self, queries: Sequence[Query], places: Sequence[int], forward: Forwarded) -> list[Row]:
+        """One row per query, whose answers are at these places of a forward."""
+        output = forward.output
+        outputs = np.concatenate([output.embedding, output.prediction], axis=1)
         finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
-        tree_nodes = np.diff(trees.ptr).tolist()
-        classes = self._classes(queries, output)
+        predicted = self._predicted(queries, places, output.prediction)
         rows: list[Row] = []
-        for place, query in enumerate(queries):
+        for number, (query, place) in enumerate(zip(queries, places, strict=True)):
             if not finite[place]:
                 rows.append(NonFiniteOutput(query.node_id))
                 continue
+            at = Place(forward, place)
             returned = query.options.returned or self._default_returned
             row: dict[str, Any] = {"node_id": query.node_id}
             if "embedding" in returned:
-                row["embedding"] = output.embedding[place]
-            for name, values in classes.items():
+                row["embedding"] = at.embedding
+            for name, fields in predicted.items():
                 if name in returned:
-                    row[name] = values[place]
+                    row |= fields[number]
             if "neighbors" in returned:
-                row["neighbors"] = self._neighbors(trees, place)
-            nodes = tree_nodes[place]
-            row |= {"source": "live"} | self._about
-            row |= {
-                "age_ms": 0,
-                "sampled": {"nodes": nodes, "edges": nodes - 1, "truncated": sampled.truncated},
-            }
-            rows.append(row)
+                row["neighbors"] = self._neighbors(forward.sampled.trees, place)
+            rows.append(row | self._about | {"sampled": at.sampled})
         return rows
 
-    def _classes(self, queries: Sequence[Query], output: ModelOutput) -> dict[str, list[Any]]:
-        """The values of each field that speaks of classes, for all queries at once."""
+    def pair_row(
+        self, ends: Sequence[Query], places: Sequence[Place], score: float, returned: Sequence[PairReturned]
+    ) -> dict[str, Any]:
+        """The row that answers one pair of nodes."""
+        row: dict[str, Any] = {"pair": [end.node_id for end in ends]}
+        if "score" in returned:
+            row["score"] = score
+        if "probability" in returned:
+            row["probability"] = float(_sigmoid(np.float64(score)))
+        return row | self._about | {"sampled": [place.sampled for place in places]}
+
+    def _predicted(
+        self, queries: Sequence[Query], places: Sequence[int], prediction: NDArray[np.float32]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """For each thing that may be returned, the fields that say it, of all queries at once."""
+        if self._signature.targets:
+            named = [dict(zip(self._signature.targets, row, strict=True)) for row in prediction.tolist()]
+            return {"values": [{"values": named[place]} for place in places]}
         if not self._labels:
             return {}
-        fields: dict[str, list[Any]] = {
-            "label": [self._labels[place] for place in output.logits.argmax(axis=1).tolist()]
+        raw = prediction[places]
+        thresholds = [query.options.threshold for query in queries]
+        asked = any("probabilities" in (query.options.returned or ()) for query in queries)
+        if not asked and not self._thresholds.any() and not any(thresholds):
+            # What is largest needs no probabilities.
+            return {"label": [{"label": self._labels[best]} for best in raw.argmax(axis=1).tolist()]}
+        with np.errstate(invalid="ignore"):  # rows that are not finite are errors already
+            probability = _sigmoid(raw) if self._signature.multi_label else _softmax(raw)
+        least = np.stack(
+            [self._thresholds if own is None else np.full(len(self._labels), own) for own in thresholds]
+        )
+        return {
+            "label": self._decided(probability, least),
+            "probabilities": [
+                {"probabilities": dict(zip(self._labels, row, strict=True))} for row in probability.tolist()
+            ],
         }
-        if any("probabilities" in (query.options.returned or ()) for query in queries):
-            fields["probabilities"] = [
-                dict(zip(self._labels, row, strict=True)) for row in _softmax(output.logits).tolist()
-            ]
-        return fields
+
+    def _decided(self, probability: NDArray[np.float32], least: NDArray[np.float64]) -> list[dict[str, Any]]:
+        """The labels that reach their thresholds; of classes that exclude each other the most probable."""
+        reached = probability >= least
+        if self._signature.multi_label:
+            return [{"labels": [self._labels[place] for place in np.flatnonzero(row)]} for row in reached]
+        best = np.where(reached, probability, -1.0).argmax(axis=1)
+        return [
+            {"label": self._labels[place] if ok else None}
+            for place, ok in zip(best.tolist(), [bool(row.any()) for row in reached], strict=True)
+        ]
 
     def _neighbors(self, trees: SampledTrees, place: int) -> list[list[Any]]:
         """The ids sampled for one seed, hop by hop."""
@@ -86,3 +172,7 @@ def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
     return probabilities
+
+
+def _sigmoid(logits: Any) -> Any:
+    return 0.5 * (1.0 + np.tanh(0.5 * logits))  # which does not overflow

@@ -7,13 +7,15 @@ HopserveError
 │   ├── TooManyNodes        413 too_many_nodes
 │   ├── ResponseTooLarge    413 response_too_large
 │   ├── OverBudget          429 over_budget
+│   ├── TooLargeForMemory   503 out_of_memory
 │   └── InternalError       500 internal
 │       └── NonFiniteOutput 500 non_finite_output
 ├── SettingsError           a settings value that cannot be used; names the key
 ├── GraphError
 │   ├── GraphInputError     arrays or files that are no graph
 │   └── SnapshotError       a snapshot that cannot be opened; names the file
-└── ModelError              an exported model that cannot be made or loaded
+├── ModelError              an exported model that cannot be made or loaded
+└── OutOfMemory             a forward that is too large for its device; a smaller one may do
 
 An error is built from values and writes its own message. Messages may hold any text; the HTTP reason
 phrase is a fixed ASCII one per class, because TorchServe loses a worker over any other.
@@ -97,6 +99,16 @@ class OverBudget(RequestError):
         )
 
 
+class TooLargeForMemory(RequestError):
+    """The forward of one row alone needs more memory than there is now."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "out_of_memory"
+
+    def __init__(self) -> None:
+        super().__init__("there is not enough memory for this node's sample: ask for fewer hops or neighbors")
+
+
 class InternalError(RequestError):
     """The server failed; the request may be right."""
 
@@ -138,6 +150,19 @@ class SnapshotError(GraphError):
 
 class ModelError(HopserveError):
     """An exported model that cannot be made, loaded or run on this graph."""
+
+
+class OutOfMemory(HopserveError):
+    """A forward that asked for more memory than its device has."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """What another library's error says, without its traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # TorchScript tells its own story first.
+    return lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
 
 
 def _shown(node_id: object) -> str:

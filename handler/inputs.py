@@ -3,71 +3,145 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from handler.errors import GraphInputError, ModelError
 from handler.graph.budget import BudgetedSampler, Sampled
 from handler.graph.fanout import FanoutPlan
 from handler.graph.features import Features
+from handler.graph.layers import LayeredTrees, arrange_layers
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
 from handler.graph.snapshot import Snapshot
+from handler.model.batch import to_batch
+from handler.model.device import FeatureRows, feature_rows, for_device
+from handler.model.exported import ModelInput
 from handler.model.signature import EdgeInput, Signature
 from handler.settings import Settings
 
 _TREE_BYTES = 45  # of the arrays of `SampledTrees`, for a node with its edge
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """The data of some trees: `x` float32 [num_tree_nodes, feature_dim], and what each edge has."""
+class Arranged:
+    """Sampled trees in the order in which a model takes them.
 
-    x: NDArray[np.float32]
-    edge_inputs: dict[EdgeInput, NDArray[np.float32]]
+    Args:
+        layered: for a layered model.
+    """
+
+    sampled: Sampled
+    layered: LayeredTrees | None = None
 
 
-class ModelInputs:
-    """Samples and gathers from one graph for one model.
+class TreeInputs:
+    """Makes of sampled trees what a model is called with.
+
+    Args:
+        sampler: by which the trees were sampled.
+        rows: the features of the nodes.
+        device: where the model runs.
+    """
+
+    def __init__(
+        self, sampler: Sampler, rows: FeatureRows, signature: Signature, device: torch.device = _CPU
+    ) -> None:
+        self._sampler = sampler
+        self._rows = rows
+        self._signature = signature
+        self._device = device
+
+    def arrange(self, sampled: Sampled) -> Arranged:
+        """Bring trees into the order that the model's contract asks for."""
+        if self._signature.contract == "plain":
+            return Arranged(sampled)
+        return Arranged(sampled, arrange_layers(sampled.trees, self._signature.layer_fanouts))
+
+    def gather(self, arranged: Arranged) -> ModelInput:
+        """Read the data of nodes and edges: all that the model is called with."""
+        if arranged.layered is None:
+            return self._plain(arranged.sampled.trees)
+        return self._layered(arranged.sampled, arranged.layered)
+
+    def _plain(self, trees: SampledTrees) -> ModelInput:
+        batch = to_batch(trees, self._rows.gather(trees.node), self._edge_values(trees))
+        tensors = [batch[name] for name in self._signature.argument_names()]
+        return ModelInput(tuple(tensors), trees.num_seeds, batch.ptr[:-1])
+
+    def _layered(self, sampled: Sampled, layered: LayeredTrees) -> ModelInput:
+        trees = sampled.trees
+        tensors = [self._rows.gather(trees.node[layered.order])]
+        edge_values = self._edge_values(trees)
+        degree = self._degree(sampled)
+        for number, layer in enumerate(layered.layers):
+            arrays: list[NDArray[Any]] = [layer.edge_index, layer.ptr]
+            arrays += [edge_values[name][layer.edge] for name in self._signature.edge_inputs]
+            if degree is not None:
+                arrays.append(degree[number, layered.order[: layer.num_sources]])
+            tensors += [for_device(array, self._device) for array in arrays]
+        return ModelInput(tuple(tensors), trees.num_seeds)
+
+    def _edge_values(self, trees: SampledTrees) -> dict[EdgeInput, NDArray[np.float32]]:
+        """What the model takes of edges, in the order of the trees' edges."""
+        values: dict[EdgeInput, NDArray[np.float32]] = {}
+        for name in self._signature.edge_inputs:
+            read = self._sampler.edge_weight if name == "edge_weight" else self._sampler.edge_attr
+            found = read(trees)
+            if found is None:
+                raise ModelError(f"the graph has no {name}, the model takes it")
+            values[name] = found
+        return values
+
+    def _degree(self, sampled: Sampled) -> NDArray[np.float32] | None:
+        if not self._signature.takes_degree:
+            return None
+        weighted = "edge_weight" in self._signature.edge_inputs
+        return self._sampler.sampled_degree(
+            sampled.trees, sampled.plan.layer_fanouts, sampled.as_of, weighted=weighted
+        )
+
+
+class ModelInputs(TreeInputs):
+    """Samples from one graph for one model, within a budget, and makes what it is called with.
+
+    Args:
+        device: where the model runs.
 
     Raises:
         ModelError: the graph has not what the model takes.
     """
 
-    def __init__(self, snapshot: Snapshot, signature: Signature, settings: Settings) -> None:
-        self._features = _matching_features(snapshot, signature)
-        self._edge_inputs = signature.edge_inputs
+    def __init__(
+        self, snapshot: Snapshot, signature: Signature, settings: Settings, device: torch.device = _CPU
+    ) -> None:
+        features = _matching_features(snapshot, signature)
         try:
-            self._sampler = snapshot.sampler(signature.sampling)
+            sampler = snapshot.sampler(signature.sampling)
         except GraphInputError as error:
             raise ModelError(f"{snapshot.folder}: {error}") from None
-        _check_edges(snapshot, signature, self._sampler)
-        node_bytes = _TREE_BYTES + 4 * (signature.feature_dim + signature.edge_dim)
-        fitting = max(1, settings.max_bytes_per_forward // node_bytes)
-        limits = TreeLimits(min(settings.max_nodes_per_forward, fitting), settings.max_edges_per_forward)
-        self._budgeted = BudgetedSampler(self._sampler, limits, settings.over_budget == "truncate")
+        _check_edges(snapshot, signature, sampler)
+        super().__init__(
+            sampler, feature_rows(features, device, settings.max_resident_bytes), signature, device
+        )
+        #: What a forward needs for each tree node at least: what it is given.
+        self.node_bytes = _TREE_BYTES + 4 * (signature.feature_dim + signature.edge_dim)
+        self.budget = BudgetedSampler(
+            sampler,
+            TreeLimits(settings.max_nodes_per_forward, settings.max_edges_per_forward),
+            truncate=settings.over_budget == "truncate",
+        )
+        self.knows_time: bool = sampler.knows_time
         self.strategy: str = signature.sampling.strategy or snapshot.manifest.ordering.strategy
-
-    @property
-    def knows_time(self) -> bool:
-        """Whether `as_of` has a meaning."""
-        return self._sampler.knows_time
 
     def sample(
         self, seeds: NDArray[np.int64], plan: FanoutPlan, as_of: NDArray[np.float64] | None = None
     ) -> Sampled:
         """Trees of as many of the first seeds as one forward may hold; see `BudgetedSampler.sample`."""
-        return self._budgeted.sample(seeds, plan, as_of)
-
-    def gather(self, trees: SampledTrees) -> Gathered:
-        """The data that the model takes of the trees' nodes and edges."""
-        edge_inputs: dict[EdgeInput, NDArray[np.float32]] = {}
-        for name in self._edge_inputs:
-            read = self._sampler.edge_weight if name == "edge_weight" else self._sampler.edge_attr
-            values = read(trees)
-            if values is not None:
-                edge_inputs[name] = values
-        return Gathered(self._features.gather(trees.node), edge_inputs)
+        return self.budget.sample(seeds, plan, as_of)
 
 
 def _matching_features(snapshot: Snapshot, signature: Signature) -> Features:
@@ -81,7 +155,13 @@ def _matching_features(snapshot: Snapshot, signature: Signature) -> Features:
 
 
 def _check_edges(snapshot: Snapshot, signature: Signature, sampler: Sampler) -> None:
-    walks = sampler.sampling.strategy == "walk"
+    computed = signature.sampling.strategy in {"walk", "random"}
+    walks = signature.sampling.strategy == "walk"
+    if signature.takes_degree and computed:
+        raise ModelError(
+            f"a model that normalises by degrees cannot sample by `{signature.sampling.strategy}`:"
+            " the neighbors of its neighbors would have to be sampled too"
+        )
     if "edge_weight" in signature.edge_inputs and not walks and snapshot.adjacency.edge_weight is None:
         raise ModelError(f"{snapshot.folder}: has no edge weights, the model takes them")
     if "edge_attr" not in signature.edge_inputs:

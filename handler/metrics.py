@@ -40,9 +40,30 @@ TRUNCATED = Metric(
 )
 BATCHES = Metric("hopserve_batches_total", "count", (), "batches of requests answered")
 FORWARDS = Metric("hopserve_forwards_total", "count", (), "times the model was run")
+FAILED_FORWARDS = Metric(
+    "hopserve_failed_forwards_total", "count", (), "forwards that failed, and were tried again in halves"
+)
+OUT_OF_MEMORY = Metric(
+    "hopserve_out_of_memory_total",
+    "count",
+    (),
+    "forwards that were too large for the memory, and were halved",
+)
 STAGE_TIME = Metric("hopserve_stage_microseconds_total", "us", ("stage",), "time spent in each stage")
 
-CATALOGUE = (REQUESTS, ERRORS, NODES, NEIGHBORS, EDGES, TRUNCATED, BATCHES, FORWARDS, STAGE_TIME)
+CATALOGUE = (
+    REQUESTS,
+    ERRORS,
+    NODES,
+    NEIGHBORS,
+    EDGES,
+    TRUNCATED,
+    BATCHES,
+    FORWARDS,
+    FAILED_FORWARDS,
+    OUT_OF_MEMORY,
+    STAGE_TIME,
+)
 COMMON_LABELS = ("model_name", "model_version")
 
 # TorchServe keeps only the metrics of its own that its metrics file names.

@@ -11,31 +11,43 @@ import orjson
 
 from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, TooManyNodes
 
-Returned = Literal["embedding", "label", "probabilities", "neighbors"]
+Returned = Literal["embedding", "label", "probabilities", "values", "neighbors"]
+PairReturned = Literal["score", "probability"]
 NodeId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | str
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
-class Options(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"returned": "return"}
-):
-    """What may be said beside the node.
+class SampleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be said of how nodes are sampled.
 
     Args:
         num_hops: hops to sample, at most the model's layers.
         num_neighbors: neighbours to sample per node, at most the model's largest fan-out.
-        returned: what the answer holds; the model's task decides when absent.
         max_staleness_ms: how old a stored answer may be; every live answer satisfies it.
         as_of: edges later than this time do not count; needs a graph ordered by time.
     """
 
     num_hops: _AtLeastOne | None = None
     num_neighbors: _AtLeastOne | None = None
-    returned: tuple[Returned, ...] | None = None
     max_staleness_ms: _NotNegative | None = None
     as_of: float | None = None
+
+
+class Options(
+    SampleOptions, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"returned": "return"}
+):
+    """What may be said beside a node.
+
+    Args:
+        returned: what the answer holds; the model's task decides when absent.
+        threshold: the least probability with which a label is given, instead of the model's own.
+    """
+
+    returned: tuple[Returned, ...] | None = None
+    threshold: _Probability | None = None
 
 
 class NodeRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,6 +68,19 @@ class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     instances: list[msgspec.Raw]
 
 
+class PairsRequest(
+    SampleOptions, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"returned": "return"}
+):
+    """`{"pairs": [[u, v], ...]}`: the scores of links from u to v; each pair is checked on its own.
+
+    Args:
+        returned: what each answer holds, `score` when absent; `probability` is the score's sigmoid.
+    """
+
+    pairs: list[Any]
+    returned: tuple[PairReturned, ...] = ("score",)
+
+
 @dataclass(frozen=True)
 class Query:
     """One node that is asked for; `error` says what is wrong with it, and `node_id` is then absent."""
@@ -67,10 +92,24 @@ class Query:
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP or gRPC request: one query, or the rows of `{"predictions": [...]}`."""
+    """One HTTP or gRPC request: one query, or the rows of `{"predictions": [...]}`.
+
+    Args:
+        queries: of pairs, both ends of each pair, one after the other.
+        pair_returned: what the answer for a pair holds; none where nodes are asked for.
+    """
 
     queries: tuple[Query, ...]
     is_single: bool
+    pair_returned: tuple[PairReturned, ...] | None = None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What each row of the answer is about: its node, or its pair of nodes."""
+        node_ids = [query.node_id for query in self.queries]
+        if self.pair_returned is None:
+            return [{"node_id": node_id} for node_id in node_ids]
+        return [{"pair": [u, v]} for u, v in zip(node_ids[::2], node_ids[1::2], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -83,11 +122,12 @@ class Response:
 
 
 class _Shape(msgspec.Struct):
-    """Which of the three forms a request has; everything else in it is checked by that form."""
+    """Which of the forms a request has; everything else in it is checked by that form."""
 
     node_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     instances: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    pairs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _NO_OPTIONS = Options()
@@ -95,14 +135,15 @@ _shape_decoder = msgspec.json.Decoder(_Shape)
 _node_decoder = msgspec.json.Decoder(NodeRequest)
 _nodes_decoder = msgspec.json.Decoder(NodesRequest)
 _instances_decoder = msgspec.json.Decoder(InstancesRequest)
+_pairs_decoder = msgspec.json.Decoder(PairsRequest)
 
 
 def parse_request(body: bytes, max_nodes: int) -> Request:
     """Read one request.
 
     Raises:
-        MalformedRequest: it is no JSON object of one of the three forms.
-        TooManyNodes: it names more than `max_nodes` nodes.
+        MalformedRequest: it is no JSON object of one of the forms.
+        TooManyNodes: it names more than `max_nodes` nodes; a pair names two.
     """
     if not body:
         raise MalformedRequest('the request has no body; send a JSON object such as {"node_id": 42}')
@@ -110,7 +151,7 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
     present = [name for name in shape.__struct_fields__ if getattr(shape, name) is not msgspec.UNSET]
     if len(present) != 1:
         raise MalformedRequest(
-            "expected exactly one of `node_id`, `node_ids` and `instances`, but came "
+            "expected exactly one of `node_id`, `node_ids`, `instances` and `pairs`, but came "
             + (" and ".join(f"`{name}`" for name in present) or "none")
         )
     if present == ["node_id"]:
@@ -119,6 +160,10 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
         many = _decode(_nodes_decoder, body)
         _check_count("node_ids", len(many.node_ids), max_nodes)
         return Request(_nodes_queries(many), is_single=False)
+    if present == ["pairs"]:
+        pairs = _decode(_pairs_decoder, body)
+        _check_count("pairs", 2 * len(pairs.pairs), max_nodes)
+        return Request(_pair_queries(pairs), is_single=False, pair_returned=pairs.returned)
     rows = _decode(_instances_decoder, body).instances
     _check_count("instances", len(rows), max_nodes)
     return Request(tuple(_instance_query(bytes(row)) for row in rows), is_single=False)
@@ -181,3 +226,16 @@ def _checked_query(node_id: Any, options: Options) -> Query:
         return Query(msgspec.convert(node_id, NodeId), options)
     except msgspec.ValidationError as error:
         return Query(None, options, MalformedRequest(f"not a node id: {error}"))
+
+
+def _pair_queries(request: PairsRequest) -> tuple[Query, ...]:
+    """Both ends of each pair, one after the other."""
+    options = Options(num_hops=request.num_hops, num_neighbors=request.num_neighbors, as_of=request.as_of)
+    queries: list[Query] = []
+    for pair in request.pairs:
+        if isinstance(pair, list) and len(pair) == 2:
+            queries += [_checked_query(end, options) for end in pair]
+        else:
+            error = MalformedRequest(f"not a pair of node ids: {pair!r:.80}")
+            queries += [Query(None, options, error)] * 2
+    return tuple(queries)

@@ -23,11 +23,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_nodes_per_request: longer lists are refused.
         max_response_bytes: larger answers are refused; TorchServe kills the worker of an answer above
             its own `max_response_size` (6,553,500 by default), so this must stay below that.
-        max_nodes_per_forward, max_edges_per_forward, max_bytes_per_forward: the nodes and edges of the
-            sampled trees that the model is given at once, and the memory of what it is given; more seeds
-            are answered in several forwards.
-        over_budget: a single node whose tree is larger is answered from smaller samples (`truncate`) or
-            refused.
+        max_nodes_per_forward, max_edges_per_forward: the nodes and edges of the sampled trees that the
+            model is given at once; more seeds are answered in several forwards.
+        over_budget: a single node whose tree is larger than that is answered from smaller samples
+            (`truncate`) or refused.
+        max_bytes_per_forward: the memory that one forward may take at its peak, beyond what the loaded
+            model holds; what a node takes is measured at warm-up. 0 takes half of what is then free,
+            divided among the model's workers. It decides how many seeds share a forward, and never how
+            a node is sampled.
+        max_resident_bytes: features up to this size are kept on the GPU, by each worker for itself.
         warm_up: run the model over the batch sizes to come before the worker is ready.
     """
 
@@ -38,7 +42,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_response_bytes: Positive = 6_000_000
     max_nodes_per_forward: Positive = 262_144
     max_edges_per_forward: Positive = 262_144
-    max_bytes_per_forward: Positive = 268_435_456
+    max_bytes_per_forward: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_resident_bytes: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
     over_budget: Literal["truncate", "refuse"] = "truncate"
     warm_up: bool = True
 

@@ -24,7 +24,7 @@ from handler import headers
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
 from handler.graph.snapshot import Snapshot
 from handler.metrics import CATALOGUE, Counters
-from handler.model.runtime import TorchScriptRuntime
+from handler.model.exported import ExportedModel
 from handler.requests import Response
 from handler.service import Service
 from handler.settings import Settings, parse_settings
@@ -81,11 +81,12 @@ class GraphHandler:
         device = _device(settings, properties.get("gpu_id"))
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
         snapshot = Snapshot.open(Path(settings.graph))
-        runtime = TorchScriptRuntime.load(Path(properties["model_dir"]), device)
+        model = ExportedModel.load(Path(properties["model_dir"]), device)
         version = str(context.manifest["model"]["modelVersion"])
         counters = Counters()
-        service = Service(snapshot, runtime, settings, counters, version)
-        service.warm_up(max(1, int(properties.get("batch_size") or 1)))
+        service = Service(snapshot, model, settings, counters, version)
+        if settings.warm_up:
+            service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(counters, context, version)
         # What lives now lives until the end: the collector need not look at it again.
         gc.collect()
@@ -117,8 +118,12 @@ def _device(settings: Settings, gpu_id: int | None) -> torch.device:
 def _threads_per_worker(config: Mapping[str, Any]) -> int:
     """A fair share of the cores, of which one is left to TorchServe's front end."""
     cores = len(os.sched_getaffinity(0))
-    workers = int(config.get("maxWorkers") or config.get("minWorkers") or 1)
-    return max(1, (cores - 1) // max(1, workers))
+    return max(1, (cores - 1) // _num_workers(config))
+
+
+def _num_workers(config: Mapping[str, Any]) -> int:
+    """How many workers the model may have."""
+    return max(1, int(config.get("maxWorkers") or config.get("minWorkers") or 1))
 
 
 def _is_probe(context: Context, position: int) -> bool:

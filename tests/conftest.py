@@ -14,10 +14,10 @@ import torch
 from archive.checkpoint import save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, TrainingResult, train
-from archive.export import export_model
 from handler.graph.arrays import GraphArrays
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
+from tests.models import export
 
 hypothesis.settings.register_profile("hopserve", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("hopserve")
@@ -43,7 +43,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
     write_snapshot(root / "digits", load_digits())
     result = train(Snapshot.open(root / "digits"), TrainingPlan())
     save_checkpoint(root / "weights.pt", result.config, result.model)
-    export_model(result.config, result.model, root / "export")
+    export(result.config, result.model, root / "export")
     return Example(root / "digits", root / "weights.pt", root / "export", result)
 
 

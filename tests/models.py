@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
+from archive.export.export import ExportReport, export_model
 from handler.graph.fanout import FanoutPlan
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
@@ -38,8 +41,18 @@ def random_model(
     return config, config.build().eval()
 
 
-def full_graph_edges(snapshot: Snapshot, layer_fanouts: tuple[int, ...]) -> list[Tensor]:
-    """For each layer, int64 [2, num_sampled]: every node's sample of that layer's fan-out."""
-    sampler, everyone = snapshot.sampler(), np.arange(snapshot.num_nodes)
-    trees = [sampler.trees(everyone, FanoutPlan.of((fanout,))) for fanout in layer_fanouts]
-    return [torch.from_numpy(one.node[one.edge_index]) for one in trees]
+def export(config: ModelConfig, model: GraphSAGE, folder: Path) -> ExportReport:
+    """Export a model as TorchScript."""
+    return export_model(model, config.export_plan(), folder)
+
+
+def embed_all(model: GraphSAGE, snapshot: Snapshot, layer_fanouts: tuple[int, ...]) -> Tensor:
+    """The embedding of every node, layer by layer over all nodes, each with that layer's sample."""
+    assert snapshot.features is not None
+    everyone = np.arange(snapshot.num_nodes)
+    sampler, h = snapshot.sampler(), torch.from_numpy(snapshot.features.gather(everyone))
+    with torch.inference_mode():
+        for number, (layer, fanout) in enumerate(zip(model.layers, layer_fanouts, strict=True)):
+            trees = sampler.trees(everyone, FanoutPlan.of((fanout,)))
+            h = layer(torch.relu(h) if number else h, torch.from_numpy(trees.node[trees.edge_index]))
+    return h

@@ -170,15 +170,15 @@ def embed(
             said = [np.asarray(data["attr"], dtype=np.float64) for _, data in edges]
             below = [np.maximum(value + lin @ e + bias, 0) for value, e in zip(below, said, strict=True)]
         shares = np.ones(len(edges))
-        if getattr(model.layers[0], "weight_at", -1) >= 0:
+        if model.takes_weights:
             shares = np.array([data["weight"] for _, data in edges])
         mean = np.zeros_like(own)
         for share, value in zip(shares, below, strict=True):
             mean += share / np.abs(shares).sum() * value
         return (
-            weights[f"{name}.conv.lin_l.weight"] @ mean
-            + weights[f"{name}.conv.lin_l.bias"]
-            + weights[f"{name}.conv.lin_r.weight"] @ own
+            weights[f"{name}.lin_l.weight"] @ mean
+            + weights[f"{name}.lin_l.bias"]
+            + weights[f"{name}.lin_r.weight"] @ own
         )
 
     embedding = h(len(layer_fanouts), v)

@@ -7,16 +7,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
-from archive.example.layers import EdgeSAGELayer, SAGELayer
+from archive.example.layers import EdgeSAGEConv
 from handler.model.signature import EdgeInput
-
-
-class NoClasses(nn.Module):
-    """The head of a model that gives embeddings only: logits of width 0."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h[:, :0]
 
 
 class GraphSAGE(nn.Module):
@@ -26,7 +20,7 @@ class GraphSAGE(nn.Module):
         feature_dim, hidden_dim, embedding_dim: widths of the input, of what lies between, of the output.
         num_layers: at least 1.
         num_classes: 0 for embeddings only.
-        edge_inputs: what it takes of each edge, in this order.
+        edge_inputs: what it takes of each edge.
         edge_dim: number of edge features.
         dropout: share of each layer's inputs that training leaves out.
     """
@@ -44,33 +38,39 @@ class GraphSAGE(nn.Module):
     ) -> None:
         super().__init__()
         widths = [feature_dim, *[hidden_dim] * (num_layers - 1), embedding_dim]
+        self.takes_edges = bool(edge_inputs)
+        self.takes_weights = "edge_weight" in edge_inputs
         self.layers = nn.ModuleList(
-            EdgeSAGELayer(width, next_width, edge_inputs, edge_dim)
+            EdgeSAGEConv(width, next_width, weighted=self.takes_weights, edge_dim=edge_dim)
             if edge_inputs
-            else SAGELayer(width, next_width)
+            else SAGEConv(width, next_width)
             for width, next_width in pairwise(widths)
         )
-        self.head: nn.Module = nn.Linear(embedding_dim, num_classes) if num_classes else NoClasses()
+        self.head = nn.Linear(embedding_dim, num_classes) if num_classes else None
         self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
         x: Tensor,
-        edge_indices: Sequence[Tensor],
-        edge_inputs: Sequence[Sequence[Tensor]] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Embedding and logits of every node.
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The embedding of every node, and with classes their logits.
 
         Args:
             x: float32 [num_nodes, feature_dim].
-            edge_indices: for each layer, int64 [2, num_sampled], the neighbours that it aggregates.
-            edge_inputs: for each layer, what the model takes of these edges: float32 [num_sampled] or
-                [num_sampled, edge_dim].
+            edge_index: int64 [2, num_edges], from neighbour to node.
+            edge_weight: float32 [num_edges], if it takes them.
+            edge_attr: float32 [num_edges, edge_dim], if it takes them.
         """
         h = x
         for number, layer in enumerate(self.layers):
-            if number:
-                h = torch.relu(h)
-            h = self.dropout(h)
-            h = layer((h, h), edge_indices[number], list(edge_inputs[number]) if edge_inputs else [])
+            h = self.dropout(torch.relu(h) if number else h)
+            if self.takes_edges:
+                h = layer(h, edge_index, edge_weight=edge_weight, edge_attr=edge_attr)
+            else:
+                h = layer(h, edge_index)
+        if self.head is None:
+            return h
         return h, self.head(self.dropout(torch.relu(h)))

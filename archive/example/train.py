@@ -17,7 +17,8 @@ from torch_geometric.sampler import NegativeSampling
 from archive.checkpoint import ModelConfig
 from archive.datasets import random_split
 from archive.example.graphsage import GraphSAGE
-from archive.layered import LayeredModel
+from archive.export.layered import layered
+from archive.pyg.layers import layered_arguments
 from archive.pyg.loaders import SnapshotLinkLoader, SnapshotNodeLoader
 from archive.pyg.sampler import SnapshotSampler
 from handler.errors import GraphInputError
@@ -116,9 +117,10 @@ class _Training:
         random = Sampling(strategy="random", seed=plan.seed)
         self.sampler = self._sampler(random) if plan.resample else self.served
         self.model = self.config.build()
-        self._layered = LayeredModel(
-            self.model.layers, self.model.head, plan.layer_fanouts, self.model.dropout
-        )
+        # The forward that is served, with the weights of the model.
+        self._layered = layered(
+            self.model, plan.layer_fanouts, self.config.feature_dim, edge_inputs, self.config.edge_dim
+        ).module
         self._optimizer = torch.optim.Adam(
             self.model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay
         )
@@ -128,13 +130,11 @@ class _Training:
             self.snapshot, sampler, nodes, batch_size=self.plan.batch_size, shuffle=shuffle
         )
 
-    def forward(self, batch: Data) -> tuple[Tensor, Tensor]:
-        """Embedding and logits of the batch's seeds."""
-        edge_inputs = [batch[name] for name in self.config.edge_inputs]
-        output: tuple[Tensor, Tensor] = self._layered(
-            batch.x, batch.edge_index, batch.hop, batch.edge_rank, *edge_inputs
-        )
-        return output
+    def forward(self, batch: Data) -> list[Tensor]:
+        """Embedding of the batch's seeds, and their logits where there are classes."""
+        arguments = layered_arguments(batch, self.plan.layer_fanouts, self.config.edge_inputs)
+        output = self._layered(*arguments)
+        return [output] if isinstance(output, Tensor) else list(output)
 
     def step(self, loss: Tensor) -> float:
         """One step down the loss."""
@@ -197,7 +197,7 @@ def _train_embedding(training: _Training, progress: Progress) -> TrainingResult:
             training.start_epoch()
             losses = []
             for batch in _link_batches(training, pairs.draw()):
-                embedding, _ = training.forward(batch)
+                (embedding,) = training.forward(batch)
                 node = embedding[batch.src_index]
                 near = (node * embedding[batch.dst_pos_index]).sum(1)
                 far = (node * embedding[batch.dst_neg_index]).sum(1)

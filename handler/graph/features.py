@@ -35,8 +35,8 @@ class Features(Protocol):
         """The nodes whose features are all zero, ascending."""
         ...
 
-    def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
-        """float32 [len(index), feature_dim]: a copy of the rows at `index`."""
+    def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """float32 [len(index), feature_dim]: a copy of the rows at `index`, in `out` if that is given."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -71,8 +71,13 @@ class DenseFeatures:
         found = [start + np.flatnonzero(test(self._x[start : start + _CHECKED_ROWS])) for start in starts]
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
-    def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.take(self._x, index, axis=0).astype(np.float32, copy=False)
+    def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        if out is None:
+            return np.take(self._x, index, axis=0).astype(np.float32, copy=False)
+        if self._x.dtype == np.float32:
+            return np.take(self._x, index, axis=0, out=out, mode="clip")  # `raise` would copy `out` first
+        out[:] = np.take(self._x, index, axis=0)
+        return out
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"x": self._x}
@@ -118,13 +123,16 @@ class CsrFeatures:
         filled = np.searchsorted(self._indptr, np.flatnonzero(self._data), side="right") - 1
         return np.setdiff1d(np.arange(self.shape[0]), filled)
 
-    def gather(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
+    def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         starts = self._indptr[index]
         counts = self._indptr[index + 1] - starts
         ends = np.cumsum(counts)
         row = np.repeat(np.arange(len(index)), counts)
         position = np.arange(len(row)) + np.repeat(starts - ends + counts, counts)
-        out = np.zeros((len(index), self._feature_dim), dtype=np.float32)
+        if out is None:
+            out = np.zeros((len(index), self._feature_dim), dtype=np.float32)
+        else:
+            out[:] = 0
         out[row, self._indices[position]] = self._data[position]
         return out
 

@@ -16,11 +16,13 @@ from handler.errors import GraphInputError
 from handler.graph.adjacency import Adjacency
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ids import NodeIds, RangeIds
+from handler.graph.layer_kernels import sum_samples
 from handler.graph.sampling import MAX_VISITS, Sampling
 from handler.graph.tree_kernels import DRAWN, PERMUTED, PREFIX, WALKED, grow_trees
 
 _NO_LIMIT = 2**62
 _NO_TIMES = np.empty(0)
+_NO_WEIGHTS = np.empty(0, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -181,3 +183,46 @@ class Sampler:
         if attr is None or trees.share is not None:
             return None
         return np.take(attr, trees.edge, axis=0).astype(np.float32, copy=False)
+
+    def sampled_degree(
+        self,
+        trees: SampledTrees,
+        layer_fanouts: tuple[int, ...],
+        as_of: NDArray[np.float64] | None = None,
+        *,
+        weighted: bool = False,
+    ) -> NDArray[np.float32]:
+        """For each layer the size of each tree node's sample, also of nodes that are not expanded.
+
+        Args:
+            as_of: as it was given to `trees`.
+            weighted: the sum of the sample's edge weights instead.
+
+        Returns:
+            float32 [num_layers, num_tree_nodes].
+
+        Raises:
+            GraphInputError: neighbours are computed, not read, so that this would cost another sample of
+                each; or there are no weights.
+        """
+        if self._method in {DRAWN, WALKED}:
+            raise GraphInputError(
+                f"a model that normalises by degrees cannot sample by `{self.sampling.strategy}`"
+            )
+        weight = self.adjacency.edge_weight if weighted else _NO_WEIGHTS
+        if weight is None:
+            raise GraphInputError("the graph has no edge weights to sum up")
+        total = np.empty((len(layer_fanouts), len(trees.node)), dtype=np.float32)
+        sum_samples(
+            self._method,
+            self.adjacency.indptr,
+            self._permutation,
+            self._time,
+            weight,
+            _NO_TIMES if as_of is None else as_of,
+            trees.node,
+            trees.ptr,
+            np.array(layer_fanouts, dtype=np.int64),
+            total,
+        )
+        return total

@@ -31,7 +31,7 @@ def _not_later(
 
 
 @compiled
-def _find_edges(
+def find_edges(
     method: int,
     indptr: NDArray[np.int64],
     permutation: NDArray[np.uint32],
@@ -161,7 +161,7 @@ def grow_trees(  # noqa: C901 - calls cost too much here
                     count = min(indptr[v + 1] - first, fanouts[depth])
                 else:
                     latest = as_of[tree] if len(as_of) else np.inf
-                    first, count = _find_edges(
+                    first, count = find_edges(
                         method, indptr, permutation, time, latest, draw_seed, v, fanouts[depth], found, moved
                     )
                 if end + count > max_nodes or edge + count > max_edges:

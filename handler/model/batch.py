@@ -21,7 +21,7 @@ _DATA_BATCH: Any = type(Batch(_base_cls=Data))
 
 def to_batch(
     trees: SampledTrees,
-    x: NDArray[np.float32],
+    x: NDArray[np.float32] | Tensor,
     edge_inputs: Mapping[EdgeInput, NDArray[np.float32]] = MappingProxyType({}),
 ) -> Batch:
     """The trees as a PyG `Batch`, sharing their memory.
@@ -43,7 +43,7 @@ def to_batch(
     batch = _DATA_BATCH.__new__(_DATA_BATCH)
     Data.__init__(
         batch,
-        x=torch.from_numpy(x),
+        x=x if isinstance(x, Tensor) else torch.from_numpy(x),
         edge_index=torch.from_numpy(trees.edge_index),
         n_id=torch.from_numpy(trees.node),
         hop=torch.from_numpy(trees.hop),

@@ -1,75 +1,51 @@
-"""Loads an exported model and runs it on batches."""
+"""Runs a file of one format on one device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch_geometric.data import Batch
+from torch import Tensor
 
-from handler.errors import ModelError
-from handler.model.signature import MODEL_NAME, Signature, model_checksum, read_signature
-
-
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a model says of some seeds.
-
-    Args:
-        embedding: float32 [num_seeds, embedding_dim].
-        logits: float32 [num_seeds, num_classes], of width 0 without classes.
-    """
-
-    embedding: NDArray[np.float32]
-    logits: NDArray[np.float32]
+from handler.model.signature import FileFormat
 
 
 class Runtime(Protocol):
-    """A loaded model, whatever its file format."""
+    """A loaded file: called with tensors on its device, it gives tensors."""
 
-    signature: Signature
+    @property
+    def num_arguments(self) -> int | None:
+        """How many tensors it is called with; none where the file does not say."""
+        ...
 
-    def run(self, batch: Batch) -> ModelOutput:
-        """One forward over the trees of `batch`."""
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """One forward.
+
+        Raises:
+            OutOfMemory: the device has not enough memory for it.
+            RuntimeError: whatever else the file fails at.
+        """
         ...
 
 
-class TorchScriptRuntime:
-    """A TorchScript model on one device."""
+def load_runtime(path: Path, file_format: FileFormat, device: torch.device) -> Runtime:
+    """Load a file; one that cannot be loaded is a `ModelError`."""
+    # Imported when needed: each brings libraries of its own.
+    if file_format == "torchscript":
+        from handler.model.torchscript import TorchScriptRuntime
 
-    def __init__(self, module: torch.jit.ScriptModule, signature: Signature, device: torch.device) -> None:
-        self._module = module
-        self._device = device
-        self.signature = signature
+        return TorchScriptRuntime.load(path, device)
+    if file_format == "pt2":
+        from handler.model.pt2 import Pt2Runtime
 
-    @classmethod
-    def load(cls, folder: Path, device: torch.device) -> TorchScriptRuntime:
-        """Load `model.pt` as its `signature.json` describes it; `ModelError` if they do not match."""
-        signature = read_signature(folder)
-        path = folder / MODEL_NAME
-        found = model_checksum(folder)
-        if found != signature.model_checksum:
-            raise ModelError(
-                f"{path}: its checksum is {found}, the signature says {signature.model_checksum}"
-            )
-        try:
-            module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
-            # Freezing folds the weights in: a fifth off small batches, and no slow seventh call.
-            frozen = torch.jit.freeze(module)
-        except RuntimeError as error:
-            raise ModelError(f"{path}: not a TorchScript model: {str(error).splitlines()[0]}") from None
-        return cls(frozen, signature, device)
+        return Pt2Runtime.load(path, device)
+    from handler.model.onnx import OnnxRuntime
 
-    def run(self, batch: Batch) -> ModelOutput:
-        with torch.inference_mode():
-            if self._device.type != "cpu":  # PyG walks every attribute even when nothing moves
-                batch = batch.to(self._device, non_blocking=True)
-            edge_inputs = [batch[name] for name in self.signature.edge_inputs]
-            embedding, logits = self._module(
-                batch.x, batch.edge_index, batch.hop, batch.edge_rank, *edge_inputs
-            )
-            return ModelOutput(embedding.cpu().numpy(), logits.cpu().numpy())
+    return OnnxRuntime.load(path, device)
+
+
+def as_outputs(output: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What a forward gave, one tensor or several, as a tuple."""
+    return (output,) if isinstance(output, Tensor) else tuple(output)

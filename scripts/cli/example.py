@@ -7,7 +7,7 @@ from pathlib import Path
 from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, train
-from archive.export import export_model
+from archive.export.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.manifest import MANIFEST_NAME
 from handler.graph.snapshot import Snapshot
@@ -32,6 +32,6 @@ def build_example(root: Path, store: Path) -> Path:
         save_checkpoint(weights, result.config, result.model)
     say("exporting and packing the model")
     config, trained = load_checkpoint(weights)
-    export_model(config, trained, model / "export")
+    export_model(trained, config.export_plan(), model / "export")
     plan = PackPlan(MODEL_NAME, VERSION, model_folder=model / "export", graph_folder=graph)
     return pack(plan, store)

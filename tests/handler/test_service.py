@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import gc
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from torch_geometric.data import Batch
 
-from archive.checkpoint import ModelConfig
-from archive.example.graphsage import GraphSAGE
-from archive.export import export_model
 from handler import metrics
 from handler.errors import ModelError
 from handler.graph.arrays import GraphArrays
@@ -30,71 +19,14 @@ from handler.graph.features import DenseFeatures
 from handler.graph.ordering import Ordering
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
-from handler.metrics import Counters
-from handler.model.runtime import ModelOutput, TorchScriptRuntime
-from handler.service import Service
-from handler.settings import Settings
 from tests import reference
 from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data, layer_fanouts, small_graphs
-from tests.models import full_graph_edges, random_model
-
-CPU = torch.device("cpu")
-TOLERANCE = 1e-5
-
-
-@functools.cache
-def _loaded(config: ModelConfig) -> TorchScriptRuntime:
-    """The random model of this shape, exported and loaded."""
-    _, model = random_model(
-        config.layer_fanouts, config.labels, config.sampling, config.edge_inputs, config.edge_dim
-    )
-    with TemporaryDirectory() as folder:
-        export_model(config, model, Path(folder, "export"))
-        return TorchScriptRuntime.load(Path(folder, "export"), CPU)
-
-
-class Served:
-    """A service over a small graph, with the model that it serves."""
-
-    def __init__(self, snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, **limits: int) -> None:
-        self.runtime = _loaded(config)
-        self.snapshot, self.config, self.model = snapshot, config, model
-        self.counters = Counters()
-        settings = Settings(graph="", **limits)  # type: ignore[arg-type]
-        self.service = Service(snapshot, self.runtime, settings, self.counters, "1.0")
-
-    def ask(self, *requests: object) -> list[tuple[int, Any]]:
-        """Answer one batch of requests; status and JSON of each."""
-        bodies = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in requests]
-        return [(r.status.value, json.loads(r.body)) for r in self.service.answer(bodies)]
-
-    def embedding(self, request: object) -> NDArray[np.float64]:
-        ((status, answer),) = self.ask(request)
-        assert status == 200, answer
-        return np.array(answer["embedding"])
-
-
-def _close(found: Sequence[float] | NDArray[Any], wanted: Sequence[float] | NDArray[Any]) -> bool:
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    return bool(np.abs(found - wanted).max() <= TOLERANCE * max(np.abs(wanted).max(), 1e-3))
-
-
-_RUNTIMES: dict[tuple[int, ...], Served] = {}
+from tests.models import embed_all, random_model
+from tests.served import RING, Served, close
 
 
 def _serve(graph: SmallGraph, fanouts: tuple[int, ...]) -> Served:
-    """Exporting takes most of the time, so each model is exported once."""
-    snapshot = graph.to_snapshot()
-    if fanouts not in _RUNTIMES:
-        _RUNTIMES[fanouts] = Served(snapshot, *random_model(fanouts))
-    known = _RUNTIMES[fanouts]
-    served = Served.__new__(Served)
-    served.__dict__ |= known.__dict__ | {"snapshot": snapshot, "counters": Counters()}
-    served.service = Service(snapshot, known.runtime, Settings(graph=""), served.counters, "1.0")
-    return served
-
-
-RING = SmallGraph(list(range(6)), [(node, (node + 1) % 6) for node in range(6)] + [(3, 1), (4, 1), (5, 1)])
+    return Served(graph.to_snapshot(), *random_model(fanouts))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +43,7 @@ def test_answers_equal_the_definition(graph: SmallGraph, fanouts: tuple[int, ...
     for node_id, row in zip(graph.ids, answer["predictions"], strict=True):
         embedding, logits = reference.embed(served.model, slow, x, node_id, fanouts)
         assert row["node_id"] == node_id
-        assert _close(row["embedding"], embedding)
+        assert close(row["embedding"], embedding)
         powers = np.exp(logits - logits.max())
         assert np.allclose(list(row["probabilities"].values()), powers / powers.sum(), atol=1e-5)
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
@@ -122,11 +54,9 @@ def test_answers_equal_the_definition(graph: SmallGraph, fanouts: tuple[int, ...
 def test_offline_equals_online(graph: SmallGraph, fanouts: tuple[int, ...]) -> None:
     """Layer by layer over all nodes gives what serving each node gives."""
     served = _serve(graph, fanouts)
-    with torch.inference_mode():
-        edges = full_graph_edges(served.snapshot, fanouts)
-        offline, _ = served.model(torch.from_numpy(graph.features()), edges)
+    offline = embed_all(served.model, served.snapshot, fanouts)
     for node_id, wanted in zip(graph.ids, offline.numpy(), strict=True):
-        assert _close(served.embedding({"node_id": node_id}), wanted)
+        assert close(served.embedding({"node_id": node_id}), wanted)
 
 
 @settings(max_examples=40)
@@ -143,7 +73,7 @@ def test_an_answer_does_not_depend_on_its_company(
     for place, (status, answer) in zip(order, answers, strict=True):
         if place < len(company):
             assert status == 200
-            assert _close(answer["embedding"], served.embedding({"node_id": company[place]}))
+            assert close(answer["embedding"], served.embedding({"node_id": company[place]}))
 
 
 def test_the_same_question_has_the_same_answer_a_thousand_times(ring: Served) -> None:
@@ -152,7 +82,7 @@ def test_the_same_question_has_the_same_answer_a_thousand_times(ring: Served) ->
     others = [{"node_id": node % 6} for node in range(63)]
     for place in (0, 31, 63):
         crowd = [*others[:place], {"node_id": 1}, *others[place:]]
-        assert _close(ring.ask(*crowd)[place][1]["embedding"], first[1]["embedding"])
+        assert close(ring.ask(*crowd)[place][1]["embedding"], first[1]["embedding"])
 
 
 def test_one_answer_says_where_it_is_from(ring: Served) -> None:
@@ -182,7 +112,7 @@ def test_fewer_hops_and_neighbors(ring: Served) -> None:
     assert answer["sampled"] == {"nodes": 3, "edges": 2, "truncated": False}
     x = dict(enumerate(RING.features()))
     wanted, _ = reference.embed(ring.model, RING.to_networkx(), x, 1, (2, 2))
-    assert _close(ring.embedding({"node_id": 1, "num_neighbors": 2}), wanted)
+    assert close(ring.embedding({"node_id": 1, "num_neighbors": 2}), wanted)
 
 
 def test_a_staleness_is_always_satisfied_by_a_live_answer(ring: Served) -> None:
@@ -232,9 +162,9 @@ def test_a_model_without_classes_gives_embeddings(ring: Served) -> None:
     served = Served(RING.to_snapshot(), *random_model((3, 2), labels=()))
     (answer, refused) = served.ask({"node_id": 1}, {"node_id": 1, "return": ["label"]})
     assert "label" not in answer[1]
-    assert _close(answer[1]["embedding"], ring.embedding({"node_id": 1}))
+    assert close(answer[1]["embedding"], ring.embedding({"node_id": 1}))
     assert refused[0] == 400
-    assert "embeddings only" in refused[1]["error"]["message"]
+    assert "gives no label, only embedding" in refused[1]["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +183,7 @@ def test_more_seeds_than_one_forward_may_have_are_answered_in_several(
     served = Served(RING.to_snapshot(), *random_model((3, 2)), **limit)
     ((_, answer),) = served.ask({"node_ids": [0, 1, 2, 3, 4]})
     for row in answer["predictions"]:
-        assert _close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
+        assert close(row["embedding"], ring.embedding({"node_id": row["node_id"]}))
         assert not row["sampled"]["truncated"]
     assert served.counters.drain()[metrics.FORWARDS, ()] == num_forwards
 
@@ -267,7 +197,7 @@ def test_a_node_over_budget_is_answered_from_the_longest_prefix_that_fits() -> N
     whole = Served(_star(9).to_snapshot(), *random_model((8,)))
     ((_, alone),) = served.ask({"node_id": 0})
     assert alone["sampled"] == {"nodes": 6, "edges": 5, "truncated": True}
-    assert _close(alone["embedding"], whole.embedding({"node_id": 0, "num_neighbors": 5}))
+    assert close(alone["embedding"], whole.embedding({"node_id": 0, "num_neighbors": 5}))
     assert served.counters.drain()[metrics.TRUNCATED, ()] == 1
     ((_, asked_for_less),) = served.ask({"node_id": 0, "num_neighbors": 5})
     assert asked_for_less["sampled"] == {"nodes": 6, "edges": 5, "truncated": False}
@@ -275,7 +205,7 @@ def test_a_node_over_budget_is_answered_from_the_longest_prefix_that_fits() -> N
     for row in answer["predictions"]:
         assert row["sampled"]["truncated"] == (row["node_id"] == 0)
         if row["node_id"] == 0:
-            assert _close(row["embedding"], alone["embedding"])
+            assert close(row["embedding"], alone["embedding"])
 
 
 def test_a_budget_of_one_node_still_answers_with_the_node_itself() -> None:
@@ -309,11 +239,11 @@ def test_a_budget_changes_no_answer_but_that_of_trees_over_it(
         ((_, alone),) = served.ask({"node_id": row["node_id"]})
         assert row["sampled"] == alone["sampled"]
         assert row["sampled"]["nodes"] <= budget
-        assert _close(row["embedding"], alone["embedding"])
+        assert close(row["embedding"], alone["embedding"])
         ((_, whole),) = free.ask({"node_id": row["node_id"]})
         assert row["sampled"]["truncated"] == (whole["sampled"]["nodes"] > budget)
         if not row["sampled"]["truncated"]:
-            assert _close(row["embedding"], whole["embedding"])
+            assert close(row["embedding"], whole["embedding"])
 
 
 def _recent() -> Served:
@@ -336,54 +266,6 @@ def test_an_answer_that_is_too_large_to_send_harms_no_other(ring: Served) -> Non
     (large, small) = served.ask({"node_ids": [0, 1, 2, 3]}, {"node_id": 1})
     assert (large[0], large[1]["error"]["code"]) == (413, "response_too_large")
     assert small[0] == 200
-
-
-class _Faulty:
-    """A runtime that answers wrongly."""
-
-    def __init__(self, served: Served, spoil: Callable[[ModelOutput], ModelOutput]) -> None:
-        self.signature = served.runtime.signature
-        self._served, self._spoil = served, spoil
-
-    def run(self, batch: Batch) -> ModelOutput:
-        return self._spoil(self._served.runtime.run(batch))
-
-
-def _faulty_service(served: Served, spoil: Callable[[ModelOutput], ModelOutput]) -> Service:
-    return Service(served.snapshot, _Faulty(served, spoil), Settings(graph=""), Counters(), "1.0")
-
-
-def test_an_output_that_is_not_finite_is_an_error_of_its_row(ring: Served) -> None:
-    def spoil(output: ModelOutput) -> ModelOutput:
-        embedding = output.embedding.copy()
-        embedding[0, 2] = np.nan
-        return dataclasses.replace(output, embedding=embedding)
-
-    bad, good = _faulty_service(ring, spoil).answer([b'{"node_id": 3}', b'{"node_id": 1}'])
-    assert (bad.status, bad.code) == (500, "non_finite_output")
-    assert b"node 3 is not finite" in bad.body
-    assert good.status == 200
-
-
-def test_a_forward_that_fails_is_an_error_and_no_exception(ring: Served) -> None:
-    def spoil(output: ModelOutput) -> ModelOutput:
-        raise RuntimeError("boom")
-
-    service = _faulty_service(ring, spoil)
-    failed, unknown = service.answer([b'{"node_id": 3}', b'{"node_id": 77}'])
-    assert (failed.status, failed.code) == (500, "internal")
-    assert b"boom" not in failed.body
-    assert unknown.status == 404
-    with pytest.raises(ModelError, match="the model fails on this graph: boom"):
-        service.warm_up(4)
-
-
-def test_warm_up_finds_an_output_that_breaks_the_signature(ring: Served) -> None:
-    def spoil(output: ModelOutput) -> ModelOutput:
-        return dataclasses.replace(output, logits=output.logits[:, :1])
-
-    with pytest.raises(ModelError, match=r"gives logits of shape \[1, 1\], its signature promises \[1, 2\]"):
-        _faulty_service(ring, spoil).warm_up(4)
 
 
 def test_warm_up_counts_nothing(ring: Served) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
-from archive.export import export_model
 from handler.errors import ModelError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
@@ -24,12 +23,12 @@ from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
-from handler.model.runtime import TorchScriptRuntime
+from handler.model.exported import ExportedModel
 from handler.model.signature import EdgeInput
 from handler.service import Service
 from handler.settings import Settings
 from tests import reference
-from tests.models import random_model
+from tests.models import export, random_model
 
 NUM_NODES, EDGE_DIM, FANOUTS = 12, 2, (3, 4)
 Edge = reference.Edge
@@ -73,8 +72,8 @@ def snapshot(make_snapshot: Callable[..., Snapshot], slow: nx.DiGraph, x: dict[i
 
 
 def _serve(snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, folder: Path) -> Service:
-    export_model(config, model, folder)
-    runtime = TorchScriptRuntime.load(folder, torch.device("cpu"))
+    export(config, model, folder)
+    runtime = ExportedModel.load(folder, torch.device("cpu"))
     return Service(snapshot, runtime, Settings(graph=""), Counters(), "1.0")
 
 

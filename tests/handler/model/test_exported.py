@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from archive.export import export_model
 from handler.errors import ModelError
-from handler.model.runtime import TorchScriptRuntime
-from handler.model.signature import MODEL_NAME, SIGNATURE_NAME, model_checksum
-from tests.models import random_model
+from handler.model.exported import ExportedModel
+from handler.model.signature import SIGNATURE_NAME, file_checksum
+from tests.models import export, random_model
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    export_model(*random_model(), tmp_path / "export")
+    export(*random_model(), tmp_path / "export")
     return tmp_path / "export"
 
 
@@ -29,28 +28,28 @@ def _change(folder: Path, **changes: object) -> None:
 
 
 def test_a_changed_model_file_is_refused(exported: Path) -> None:
-    path = exported / MODEL_NAME
+    path = exported / "model.pt"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ModelError, match=r"model.pt: its checksum is .*, the signature says"):
-        TorchScriptRuntime.load(exported, CPU)
+        ExportedModel.load(exported, CPU)
 
 
 def test_a_file_that_is_no_model_is_refused(exported: Path) -> None:
-    (exported / MODEL_NAME).write_bytes(b"not a model")
-    _change(exported, model_checksum=model_checksum(exported))
+    (exported / "model.pt").write_bytes(b"not a model")
+    _change(exported, checksums={"model.pt": file_checksum(exported / "model.pt")})
     with pytest.raises(ModelError, match=r"model.pt: not a TorchScript model"):
-        TorchScriptRuntime.load(exported, CPU)
+        ExportedModel.load(exported, CPU)
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format_version": 1}, "format_version is 1, this Hopserve reads 2"),
+        ({"format_version": 2}, "format_version is 2, this Hopserve reads 3: export it again"),
         ({"layer_fanouts": []}, "Expected `array` of length >= 1"),
         ({"layer_fanouts": [10, 0]}, "Expected `int` >= 1"),
         ({"feature_dim": "3"}, r"Expected `int`, got `str` - at `\$.feature_dim`"),
         ({"task": "poetry"}, "Invalid enum value 'poetry'"),
-        ({"labels": []}, "task is classification, but there are 0 labels"),
+        ({"labels": []}, "task is classification, but there are no labels"),
         ({"edge_inputs": ["edge_time"]}, "Invalid enum value 'edge_time'"),
         ({"sampling": {"strategy": "nearest"}}, "Invalid enum value 'nearest'"),
         ({"extra": 1}, "unknown field `extra`"),
@@ -59,14 +58,14 @@ def test_a_file_that_is_no_model_is_refused(exported: Path) -> None:
 def test_a_wrong_signature_is_refused(exported: Path, change: dict[str, object], problem: str) -> None:
     _change(exported, **change)
     with pytest.raises(ModelError, match=problem):
-        TorchScriptRuntime.load(exported, CPU)
+        ExportedModel.load(exported, CPU)
 
 
-@pytest.mark.parametrize("name", [MODEL_NAME, SIGNATURE_NAME])
+@pytest.mark.parametrize("name", ["model.pt", SIGNATURE_NAME])
 def test_a_missing_file_is_refused(exported: Path, name: str) -> None:
     (exported / name).unlink()
     with pytest.raises(ModelError, match=f"{name}: cannot be read: No such file"):
-        TorchScriptRuntime.load(exported, CPU)
+        ExportedModel.load(exported, CPU)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
@@ -80,7 +79,7 @@ def test_it_answers_alike_on_the_gpu(example: object) -> None:
     snapshot = Snapshot.open(example.graph)  # type: ignore[attr-defined]
     outputs = []
     for device in (CPU, torch.device("cuda", 0)):
-        runtime = TorchScriptRuntime.load(example.export, device)  # type: ignore[attr-defined]
+        runtime = ExportedModel.load(example.export, device)  # type: ignore[attr-defined]
         plan = FanoutPlan.of(runtime.signature.layer_fanouts)
         trees = snapshot.sampler().trees(np.arange(64), plan)
         assert snapshot.features is not None
