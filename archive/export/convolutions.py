@@ -108,7 +108,7 @@ class WithSelfLoops(nn.Module):
 
     def forward(self, h: Tensor, ptr: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         num_targets = ptr.size(0) - 1
-        target = torch.arange(num_targets, device=h.device)
+        target = torch.ones_like(ptr[1:]).cumsum(0) - 1  # `arange` would keep a trace to this device
         if edge_attr is not None:
             edge_attr = torch.cat([edge_attr, self._attr_of_loops(edge_attr, edge_index[1], num_targets)])
         loops = torch.cat([edge_index, torch.stack([target, target])], dim=1)
@@ -157,10 +157,11 @@ class LayeredLSTM(nn.Module):
         self.lin_r = conv.lin_r if conv.root_weight else None
         self.normalize = bool(conv.normalize)
         self.fanout = fanout
+        self.register_buffer("step", torch.arange(fanout).unsqueeze(0), persistent=False)
 
     def forward(self, h: Tensor, ptr: Tensor, edge_index: Tensor) -> Tensor:
         said = h if self.lin is None else torch.relu(self.lin(h))
-        step = torch.arange(self.fanout, device=h.device).unsqueeze(0)
+        step = self.step
         start, end = ptr[:-1].unsqueeze(1), ptr[1:].unsqueeze(1)
         is_edge = start + step < end
         # One more source than there are edges, so that there is one to look at where there are none.

@@ -12,6 +12,7 @@ import torch
 from handler.errors import OutOfMemory
 
 _KIB = 1024
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 # How PyTorch on the CPU, NumPy and ONNX Runtime say that memory was refused; CUDA has a class for it.
 _REFUSALS = ("can't allocate memory", "not enough memory", "Failed to allocate memory", "out of memory")
 
@@ -71,10 +72,9 @@ def _give_back_freed_memory() -> None:
 
 def _left_to_container() -> int:
     """What a control group of version 2 still allows; a great deal without one."""
-    group = Path("/sys/fs/cgroup")
     try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
+        limit = (_CONTROL_GROUP / "memory.max").read_text().strip()
+        used = int((_CONTROL_GROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return 2**62
     return 2**62 if limit == "max" else max(0, int(limit) - used)

@@ -29,7 +29,9 @@ class TorchScriptRuntime:
             try:
                 module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
                 # Freezing folds the weights in: a fifth off small batches, and no slow seventh call.
-                return cls(torch.jit.freeze(module) if hasattr(module, "training") else module)
+                frozen = torch.jit.freeze(module) if hasattr(module, "training") else module
+                move_constants(frozen.graph, device)
+                return cls(frozen)
             except RuntimeError as error:
                 raise ModelError(f"{path}: not a TorchScript model: {in_one_line(error)}") from None
 
@@ -41,3 +43,12 @@ class TorchScriptRuntime:
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with translated(), torch.inference_mode():
             return as_outputs(self._module(*tensors))
+
+
+def move_constants(graph: torch._C.Graph, device: torch.device) -> None:
+    """Let tensors that a graph makes be made on a device: a trace keeps to the one that it was made on."""
+    for node in graph.findAllNodes("prim::Constant"):
+        if str(node.output().type()) == "Device" and node.output().toIValue() != device:
+            with graph.insert_point_guard(node):
+                here = graph.insertConstant(device)
+            node.output().replaceAllUsesWith(here)

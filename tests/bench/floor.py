@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from handler.graph.sampler import SampledTrees
 from handler.graph.snapshot import Snapshot
 
 
-@dataclass(frozen=True)
-class FloorTimes:
-    """Microseconds of one batch; no answer can be had without any of them.
+class Stopwatch:
+    """Notes how long each thing took, in microseconds per seed.
 
     Args:
-        matrices: to multiply the rows that each layer computes by its weights.
-        rows: to copy the features of all tree nodes.
-        adjacency: to read the sampled part of each row that is expanded.
+        num_seeds: of each batch.
     """
 
-    matrices: float
-    rows: float
-    adjacency: float
+    def __init__(self, num_seeds: int) -> None:
+        self.taken_us: defaultdict[str, list[float]] = defaultdict(list)
+        self._num_seeds = num_seeds
 
-    @property
-    def total(self) -> float:
-        return sum(astuple(self))
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Note the time of a block by this name."""
+        started_ns = time.perf_counter_ns()
+        yield
+        self.taken_us[name].append((time.perf_counter_ns() - started_ns) / 1000 / self._num_seeds)
 
 
 class Floor:
-    """Measures the floor of batches of one graph and of a model of SAGEConv layers.
+    """Does for batches of one graph, and for a model of SAGEConv layers, only what cannot be left out.
+
+    That is: `matrices`, to multiply the rows that each layer computes by its weights; `rows`, to copy the
+    features of all tree nodes; `adjacency`, to read the sampled part of each row that is expanded.
 
     Args:
         dims: of the features and of what each layer gives.
@@ -52,22 +55,25 @@ class Floor:
         self._fanout = fanout
         self._weights = [torch.rand(before, after) for before, after in zip(dims, dims[1:], strict=False)]
 
-    def measure(self, trees: SampledTrees) -> FloorTimes:
-        """Do for a batch only what cannot be left out; its trees must not have been read just before."""
+    def measure(self, trees: SampledTrees, stopwatch: Stopwatch) -> None:
+        """Time one batch, which must not have been read just before."""
         expanded = trees.node[trees.hop < len(self._weights)]
-        rows = np.ones((len(trees.node), self._x.shape[1]), dtype=self._x.dtype)
+        copied = np.ones((len(trees.node), self._x.shape[1]), dtype=self._x.dtype)
         layers = [
             (torch.rand(count, len(weight)), weight, torch.empty(count, weight.size(1)))
             for count, weight in zip(self._num_computed(trees), self._weights, strict=True)
         ]
-        return FloorTimes(
-            rows=_timed_us(lambda: _copy_rows(self._x, trees.node, rows)),
-            adjacency=_timed_us(lambda: _read_rows(self._indptr, self._indices, expanded, self._fanout)),
-            matrices=_timed_us(lambda: _multiply(layers)),
-        )
+        with stopwatch.timed("adjacency"):
+            _read_rows(self._indptr, self._indices, expanded, self._fanout)
+        with stopwatch.timed("rows"):
+            _copy_rows(self._x, trees.node, copied)
+        with stopwatch.timed("matrices"):
+            for rows, weight, out in layers:
+                torch.mm(rows, weight, out=out)  # what neighbours say
+                torch.mm(rows, weight, out=out)  # the node itself
 
     def flops(self, trees: SampledTrees) -> int:
-        """Of the matrices of a batch: each layer has one for the node itself, one for its neighbours."""
+        """Of the matrices of a batch."""
         computed = zip(self._num_computed(trees), self._weights, strict=True)
         return sum(2 * 2 * count * weight.numel() for count, weight in computed)
 
@@ -77,24 +83,10 @@ class Floor:
         return [int((trees.hop < last - layer).sum()) for layer in range(last)]
 
 
-def _timed_us(work: Callable[[], object]) -> float:
-    started_ns = time.perf_counter_ns()
-    work()
-    return (time.perf_counter_ns() - started_ns) / 1000
-
-
-def _multiply(layers: list[tuple[Tensor, Tensor, Tensor]]) -> None:
-    for rows, weight, out in layers:
-        torch.mm(rows, weight, out=out)
-        torch.mm(rows, weight, out=out)
-
-
 @numba.njit
 def _copy_rows(x: NDArray[np.floating], nodes: NDArray[np.int64], out: NDArray[np.floating]) -> None:
     for place in range(len(nodes)):
-        node = nodes[place]
-        for column in range(x.shape[1]):
-            out[place, column] = x[node, column]
+        out[place] = x[nodes[place]]
 
 
 @numba.njit

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +29,7 @@ from handler.model.exported import ExportedModel
 from handler.service import Service
 from handler.settings import Settings
 from tests.bench.example import make_example
-from tests.bench.floor import Floor
+from tests.bench.floor import Floor, Stopwatch
 from tests.bench.sampler import PowerLawEdges
 
 DIMS = (128, 256, 64)
@@ -101,7 +99,7 @@ def pipeline_command(rounds: int, edges: int, sizes: tuple[int, ...], service: b
             [_against_floor(size, found) for size, found in laps.items()],
         )
         _show(
-            ("batch", "tree nodes", "MFLOP", "GFLOP/s of the floor", "MB/us of its rows"),
+            ("batch", "tree nodes", "MFLOP", "GFLOP/s of the floor", "GB/s of its rows"),
             [_size_of(size, found) for size, found in laps.items()],
         )
         _show(
@@ -162,7 +160,7 @@ class _Race:
                 batch_size=size,
             )
         )
-        stopwatch = _Stopwatch(size)
+        stopwatch = Stopwatch(size)
         for place in range(num_batches):
             self._ours(batches[place], stopwatch)
             self._floor.measure(trees[place - apart], stopwatch)
@@ -176,3 +174,69 @@ class _Race:
             float(np.mean([self._floor.flops(each) for each in trees])) / size,
             taken_us,
         )
+
+    def _ours(self, seeds: NDArray[np.int64], stopwatch: Stopwatch) -> None:
+        with stopwatch.timed("sample"):
+            sampled = self._inputs.sample(seeds, SAMPLED)
+        with stopwatch.timed("batch"):
+            arranged = self._inputs.arrange(sampled)
+        with stopwatch.timed("gather"):
+            given = self._inputs.gather(arranged)
+        with stopwatch.timed("forward"):
+            self._model.run(given)
+
+
+def _against_floor(size: int, laps: _Laps) -> list[str]:
+    stages = [f"{laps.median(name):.1f}" for name in _STAGES]
+    parts = [f"{laps.median(name):.1f}" for name in _FLOOR]
+    ours, floor = laps.median(*_STAGES), laps.median(*_FLOOR)
+    slow = laps.median(*_STAGES, share=0.9)
+    return [str(size), *stages, f"{ours:.1f}", f"{slow:.1f}", *parts, f"{floor:.1f}", f"{ours / floor:.2f}"]
+
+
+def _size_of(size: int, laps: _Laps) -> list[str]:
+    gflops = laps.flops / laps.median("matrices") / 1000
+    gathered = laps.tree_nodes * DIMS[0] * 4 / laps.median("rows") / 1000
+    return [
+        str(size),
+        f"{laps.tree_nodes:.1f}",
+        f"{laps.flops / 1e6:.2f}",
+        f"{gflops:.0f}",
+        f"{gathered:.1f}",
+    ]
+
+
+def _against_pyg(size: int, laps: _Laps) -> list[str]:
+    forward, theirs = laps.median("forward"), laps.median("pyg_forward")
+    whole, with_loader = laps.median(*_STAGES), laps.median("pyg_loader", "pyg_forward")
+    return [
+        str(size),
+        *(f"{forward:.1f}", f"{theirs:.1f}", f"{theirs / forward:.1f}"),
+        *(f"{whole:.1f}", f"{with_loader:.1f}", f"{with_loader / whole:.1f}"),
+    ]
+
+
+def _service_rows(folder: Path, rounds: int) -> Iterator[list[str]]:
+    """`Service.answer` on digits, of which layers give 64 numbers for 64 features."""
+    _, graph, export = make_example(folder)
+    counters = Counters()
+    model = ExportedModel.load(export, torch.device("cpu"))
+    service = Service(Snapshot.open(graph), model, Settings(graph=str(graph)), counters, "1.0")
+    service.warm_up(max(_SERVICE_SIZES))
+    for size in _SERVICE_SIZES:
+        generator = np.random.default_rng(0)
+        counters.drain()
+        taken_us = []
+        for _ in range(rounds):
+            bodies = [b'{"node_id": %d}' % node for node in generator.integers(0, 1797, size)]
+            started_ns = time.perf_counter_ns()
+            service.answer(bodies)
+            taken_us.append((time.perf_counter_ns() - started_ns) / 1000)
+        stages = ", ".join(
+            f"{labels[0]} {total_us / rounds / size:.1f}"
+            for (metric, labels), total_us in counters.drain().items()
+            if metric is STAGE_TIME
+        )
+        median, p99 = np.quantile(taken_us, [0.5, 0.99])
+        early = max(taken_us[:20]) / median
+        yield [str(size), f"{median / size:.0f}", f"{p99 / size:.0f}", f"{early:.1f}x", stages]
