@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,7 +21,7 @@ from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
 from handler.model.signature import SIGNATURE_NAME, check_files, read_signature
-from handler.settings import Settings
+from handler.settings import parse_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
@@ -39,6 +40,7 @@ class PackPlan:
             the first has waited so long.
         num_workers: processes at the start.
         max_workers: up to which the model may be scaled; cores are divided by it.
+        settings: of the handler, beside its graph; see `handler.settings.Settings`.
     """
 
     name: str
@@ -52,6 +54,7 @@ class PackPlan:
     max_workers: int = 2
     response_timeout_s: int = 60
     startup_timeout_s: int = 120
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pack(plan: PackPlan, store: Path, report: Callable[[str], None] = lambda step: None) -> Path:
@@ -89,8 +92,13 @@ def model_config(plan: PackPlan) -> dict[str, object]:
         "maxBatchDelay": plan.max_batch_delay_ms,
         "responseTimeout": plan.response_timeout_s,
         "startupTimeout": plan.startup_timeout_s,
-        "handler": {"graph": str(plan.graph_folder.resolve())},
+        "handler": handler_section(plan),
     }
+
+
+def handler_section(plan: PackPlan) -> dict[str, Any]:
+    """The handler's section of `model-config.yaml`."""
+    return {"graph": str(plan.graph_folder.resolve()), **plan.settings}
 
 
 def _check(plan: PackPlan) -> None:
@@ -101,7 +109,8 @@ def _check(plan: PackPlan) -> None:
     signature = read_signature(plan.model_folder)
     check_files(plan.model_folder, signature)
     # What a worker would refuse when it starts is refused now.
-    ModelInputs(Snapshot.open(plan.graph_folder), signature, Settings(graph=str(plan.graph_folder)))
+    settings = parse_settings(handler_section(plan))
+    ModelInputs(Snapshot.open(plan.graph_folder), signature, settings)
     if not (plan.handler_package / "entry.py").is_file():
         raise ModelError(f"{plan.handler_package}: is no handler package, it has no entry.py")
 

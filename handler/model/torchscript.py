@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class TorchScriptRuntime:
             return as_outputs(self._module(*tensors))
 
 
-def move_constants(graph: torch._C.Graph, device: torch.device) -> None:
+def move_constants(graph: Any, device: torch.device) -> None:
     """Let tensors that a graph makes be made on a device: a trace keeps to the one that it was made on."""
     for node in graph.findAllNodes("prim::Constant"):
         if str(node.output().type()) == "Device" and node.output().toIValue() != device:

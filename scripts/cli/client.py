@@ -20,18 +20,23 @@ _FAILED = 500
 
 
 @click.command("predict")
-@click.argument("node_ids", nargs=-1, required=True)
+@click.argument("node_ids", nargs=-1, required=True, metavar="NODE_ID...")
 @click.option("--model", default="graphsage", show_default=True)
 @click.option("--version", help="Version to ask.  [default: the server's default version]")
 @click.option(
     "--return",
     "returned",
     multiple=True,
-    type=click.Choice(["embedding", "label", "probabilities", "neighbors"]),
+    type=click.Choice(["embedding", "label", "probabilities", "values", "neighbors", "score", "probability"]),
     help="What the answer holds; may be given several times.",
 )
 @click.option("--num-hops", type=click.IntRange(min=1), help="Fewer hops than the model has layers.")
 @click.option("--num-neighbors", type=click.IntRange(min=1), help="Fewer neighbors than the model samples.")
+@click.option("--as-of", type=float, help="No edge later than this time.")
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), help="Least probability with which a label is given."
+)
+@click.option("--pairs", is_flag=True, help="Score links: the ids are taken two by two, each from and to.")
 @click.option("--string-ids", is_flag=True, help="Send ids as strings even if they look like numbers.")
 @with_server
 def predict_command(
@@ -41,14 +46,28 @@ def predict_command(
     returned: tuple[str, ...],
     num_hops: int | None,
     num_neighbors: int | None,
+    as_of: float | None,
+    threshold: float | None,
+    pairs: bool,
     string_ids: bool,
     properties: ServerProperties,
 ) -> None:
-    """Ask the server about nodes, and print its answer."""
-    options = {"num_hops": num_hops, "num_neighbors": num_neighbors, "return": list(returned) or None}
+    """Ask the server about nodes or pairs of nodes, and print its answer."""
+    if pairs and len(node_ids) % 2:
+        raise click.UsageError(f"--pairs takes ids two by two, and there are {len(node_ids)}")
+    options = {
+        "num_hops": num_hops,
+        "num_neighbors": num_neighbors,
+        "return": list(returned) or None,
+        "as_of": as_of,
+        "threshold": threshold,
+    }
     request: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     ids = [node_id if string_ids else _number_if_any(node_id) for node_id in node_ids]
-    request |= {"node_id": ids[0]} if len(ids) == 1 else {"node_ids": ids}
+    if pairs:
+        request["pairs"] = [ids[place : place + 2] for place in range(0, len(ids), 2)]
+    else:
+        request |= {"node_id": ids[0]} if len(ids) == 1 else {"node_ids": ids}
     with Client(properties) as client:
         show_json(client.predict(model, version, request))
 

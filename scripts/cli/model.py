@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import yaml
@@ -15,7 +15,7 @@ from handler.graph.ordering import STRATEGIES, Strategy
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.metrics import torchserve_metrics_file
-from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, Fanouts, say
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, Fanouts, Setting, say
 
 _PLAN = TrainingPlan()
 _SAMPLING = Sampling()
@@ -197,6 +197,13 @@ def train_command(
     show_default=True,
     help="A worker that takes longer for a batch is restarted.",
 )
+@click.option(
+    "--setting",
+    "settings",
+    type=Setting(),
+    multiple=True,
+    help="A setting of the handler, such as max_bytes_per_forward=500000000; may be given several times.",
+)
 def pack_command(
     name: str,
     version: str,
@@ -209,6 +216,7 @@ def pack_command(
     workers: int,
     max_workers: int,
     response_timeout_s: int,
+    settings: tuple[tuple[str, Any], ...],
 ) -> None:
     """Pack an exported model and the handler into NAME-VERSION.mar."""
     plan = PackPlan(
@@ -222,6 +230,7 @@ def pack_command(
         num_workers=workers,
         max_workers=max_workers,
         response_timeout_s=response_timeout_s,
+        settings=dict(settings),
     )
     click.echo(str(pack(plan, store, say)))
 

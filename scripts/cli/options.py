@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 from tqdm import tqdm
 
 from gateway.upstream.properties import ServerProperties, read_properties
@@ -50,6 +51,26 @@ class Names(click.ParamType[tuple[str, ...]]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         return value if isinstance(value, tuple) else tuple(str(value).split(","))
+
+
+class Setting(click.ParamType[tuple[str, Any]]):
+    """A setting by name, with a value as YAML writes it."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        try:
+            parsed = yaml.safe_load(text)
+        except yaml.YAMLError:
+            parsed = None
+        if not name or not equals or parsed is None:
+            self.fail(f"{value!r} is not a name and a value, such as num_threads=4", param, ctx)
+        return name, parsed
 
 
 def with_server(function: Callable[..., Any]) -> Callable[..., Any]:

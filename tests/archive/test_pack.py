@@ -52,6 +52,17 @@ def test_the_archive_is_self_contained(plan: PackPlan, tmp_path: Path) -> None:
     assert config["handler"] == {"graph": str(plan.graph_folder.resolve())}
 
 
+def test_the_handlers_settings_are_packed_and_checked(plan: PackPlan, tmp_path: Path) -> None:
+    chosen = {"max_bytes_per_forward": 10**9, "over_budget": "refuse"}
+    path = pack(dataclasses.replace(plan, settings=chosen), tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        config = yaml.safe_load(archive.read("model-config.yaml"))
+    assert config["handler"] == {"graph": str(plan.graph_folder), **chosen}
+    for wrong, problem in (({"num_thread": 1}, "num_thread"), ({"num_threads": "many"}, "num_threads")):
+        with pytest.raises(HopserveError, match=problem):
+            pack(dataclasses.replace(plan, settings=wrong), tmp_path / "wrong")
+
+
 def test_an_archive_is_replaced_as_a_whole(plan: PackPlan, tmp_path: Path) -> None:
     (tmp_path / "graphsage-1.0.mar").write_bytes(b"old")
     assert zipfile.is_zipfile(pack(plan, tmp_path))

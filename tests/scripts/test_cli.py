@@ -96,7 +96,7 @@ def test_from_data_to_an_archive(tmp_path: Path) -> None:
     )
     assert "accuracy: train" in trained.stdout
     assert (
-        "equal to the eager model on 28 shapes"
+        "equal to the eager model on 10 shapes"
         in _run("export", "--weights", weights, "--out", export).stdout
     )
     signature = json.loads((export / "signature.json").read_text())
