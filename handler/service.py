@@ -141,8 +141,10 @@ class Service:
         sizes = {min(2**power, max_batch_size) for power in range(max_batch_size.bit_length() + 1)}
         for size in sorted(sizes):
             for _ in range(_WARM_UP_ROUNDS):
-                places = dict(enumerate(self._compute(queries[:size])))
-                rows = self._compose(queries[:size], places)
+                places = self._compute(queries[:size])
+                rows = self._compose(queries[:size], dict(enumerate(places)))
+                if self._model.signature.link_score is not None:
+                    rows |= self._score(queries, places, dict.fromkeys(range(0, size - 1, 2), ("score",)))
                 failed = [row for row in rows.values() if isinstance(row, RequestError)]
                 if failed:
                     raise ModelError(f"the model fails on this graph: {failed[0]}")
