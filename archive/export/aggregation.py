@@ -22,6 +22,15 @@ def aggregate(h: Tensor, edge_index: Tensor, ptr: Tensor, mode: str, weight: Ten
         mode: `sum`, `mean` or `max`.
         weight: float32 [num_edges], by which each row counts; of `sum` only.
     """
-    return functional.embedding_bag(
-        edge_index[0], h, ptr, mode=mode, per_sample_weights=weight, include_last_offset=True
+    mean = mode == "mean"  # which embedding_bag knows too, at twice the cost of a sum
+    out = functional.embedding_bag(
+        edge_index[0],
+        h,
+        ptr,
+        mode="sum" if mean else mode,
+        per_sample_weights=weight,
+        include_last_offset=True,
     )
+    if mean:
+        out = out.div_((ptr[1:] - ptr[:-1]).clamp(min=1).unsqueeze(1))
+    return out

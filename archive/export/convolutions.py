@@ -190,7 +190,7 @@ class FusedSAGE(nn.Module):
         said = h if self.lin is None else torch.relu(self.lin(h))
         out = self.lin_l(aggregate(said, edge_index, ptr, self.mode))
         if self.lin_r is not None:
-            out = out + self.lin_r(h[: ptr.size(0) - 1])
+            out = out.addmm_(h[: ptr.size(0) - 1], self.lin_r.weight.t())
         return functional.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
 
@@ -207,7 +207,8 @@ class FusedGraphConv(nn.Module):
         self, h: Tensor, ptr: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
     ) -> Tensor:
         out = aggregate(h, edge_index, ptr, self.mode, edge_weight)
-        return self.lin_rel(out) + self.lin_root(h[: ptr.size(0) - 1])
+        added: Tensor = self.lin_rel(out).addmm_(h[: ptr.size(0) - 1], self.lin_root.weight.t())
+        return added
 
 
 class FusedGIN(nn.Module):
@@ -277,7 +278,7 @@ def _check(conv: MessagePassing) -> None:
     name = type(conv).__name__
     if conv.flow != "source_to_target":
         raise ModelError(f"{name}: its flow is {conv.flow}, but edges lead from neighbors to their node")
-    if isinstance(conv, GCNConv) and conv.aggr not in {"add", "sum"}:
+    if isinstance(conv, GCNConv) and str(conv.aggr) not in {"add", "sum"}:
         raise ModelError(f"{name}: aggregates by `{conv.aggr}`, only `add` is known here")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch_geometric.nn import MessagePassing
 
 from archive.export.convolutions import Targets, mixes_nodes, replacement, takes_degree
 from archive.export.tracing import Traced, trace
@@ -14,6 +16,7 @@ from handler.errors import ModelError
 from handler.model.signature import EdgeInput
 
 _TARGETS = "hopserve_targets"
+_NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ class _Rewriter:
         self._fuse = fuse
         self._graph = fx.Graph()
         self._rows: dict[fx.Node, _Rows] = {}
-        self._others: dict[fx.Node, Any] = {}
+        self._others: dict[fx.Node, fx.Node] = {}
+        # Of nodes, but without a row for each, such as their number: the layers, and what is made at each.
+        self._derived: dict[fx.Node, int] = {}
+        self._made: dict[tuple[fx.Node, int], fx.Node] = {}
         self._edges: dict[tuple[fx.Node, int], fx.Node] = {}
         self._cut: dict[tuple[fx.Node, int], fx.Node] = {}
         self._depths: dict[str, list[int]] = {}
@@ -133,7 +139,7 @@ class _Rewriter:
         elif self._traced.convolution(node) is not None:
             self._rows[node] = self._convolution(node)
         elif self._kind(node) == "edge" or self._is_edge_input(node):
-            if any(given in self._rows for given in node.all_input_nodes):
+            if any(given in self._rows or given in self._derived for given in node.all_input_nodes):
                 raise ModelError(
                     f"`{node.format_node()}` mixes data of nodes and of edges outside of a layer"
                 )
@@ -157,39 +163,39 @@ class _Rewriter:
                     " can be told what it needs; export with the plain contract"
                 )
         if node.op == "call_module":
-            module = self._traced.module.get_submodule(str(node.target))
-            if mixes_nodes(module):
-                raise ModelError(
-                    f"{type(module).__name__} normalises each node by all the others, so an answer would depend"
-                    " on what else is asked; BatchNorm, or LayerNorm with mode='node', does not"
-                )
+            for module in self._traced.module.get_submodule(str(node.target)).modules():
+                if mixes_nodes(module):
+                    raise ModelError(
+                        f"{type(module).__name__} normalises each node by all the others, so an answer would"
+                        " depend on what else is asked; BatchNorm, or LayerNorm with mode='node', does not"
+                    )
         layers = [self._rows[given].layer for given in node.all_input_nodes if given in self._rows]
-        layer = max(layers, default=0)
-        made = self._graph.node_copy(node, lambda given: self._value(given, layer))
-        if layers and self._kind(node) == "node":
-            self._rows[node] = _Rows(made, layer)
+        layers += [self._derived[given] for given in node.all_input_nodes if given in self._derived]
+        if not layers:
+            self._others[node] = self._copied(node, 0)
+        elif self._kind(node) == "node":
+            self._rows[node] = _Rows(self._copied(node, max(layers)), max(layers))
         else:
-            self._others[node] = made
+            self._derived[node] = max(layers)
 
     def _convolution(self, node: fx.Node) -> _Rows:
         """A call of a message-passing layer, on the rows that are left before it."""
         conv = self._traced.convolution(node)
         assert conv is not None  # noqa: S101 - as the caller has seen to
-        name, (first, *rest) = str(node.target), node.args
-        own = _nodes_in(first)
+        name, arguments = str(node.target), _arguments(conv, node)
+        own = _nodes_in(arguments.pop(next(iter(arguments))))
         if not own or any(given not in self._rows for given in own):
             raise ModelError(f"`{node.format_node()}`: the first argument of a layer must be rows of nodes")
         before = max(self._rows[given].layer for given in own)
         number = before + 1
         if before == self._num_layers:
             raise ModelError(f"`{node.format_node()}` is not on the way to the output")
-        self._depths.setdefault(name.removeprefix("model."), []).append(number)
+        calls = self._depths.setdefault(name.removeprefix("model").removeprefix("."), [])
+        calls.append(number)
         ptr = self._arguments[f"ptr_{number}"]
-        parameters = _parameters(conv)[1:]
-        named = dict(zip(parameters, rest, strict=False)) | dict(node.kwargs)
         named = {
             key: fx.map_arg(value, lambda given: self._given_to_layer(given, number))
-            for key, value in named.items()
+            for key, value in arguments.items()
             if value is not None
         }
         weighted = "edge_weight" in named
@@ -199,10 +205,16 @@ class _Rewriter:
             if len(own) > 1 and own[0] is not own[1]:
                 raise ModelError(f"{type(conv).__name__}: takes one input for sources and targets alike")
             if takes_degree(conv):
-                named["degree"] = self._arguments[f"degree_{number}"]
-            place = f"hopserve_{name.replace('.', '_')}_{'weighted' if weighted else 'plain'}"
+                named["degree"] = self._degree(conv, number, named.get("edge_weight"))
+            _check_names(conv, other, named)
+            place = f"hopserve_{name.replace('.', '_')}_{len(calls)}"
             self._traced.module.add_submodule(place, other)
             made = self._graph.call_module(place, (source, ptr), named)
+        elif problem := self._traced.unpaired.get(name):
+            raise ModelError(
+                f"{type(conv).__name__} fails when it is given sources and targets as a pair of tensors:"
+                f" {problem}; export with the plain contract"
+            )
         else:
             targets = self._cut_to(self._at(own[-1], before), number)
             made = self._graph.call_module(name, ((source, targets),), named)
@@ -214,12 +226,21 @@ class _Rewriter:
             return self._arguments[f"edge_index_{number}"]
         if self._kind(given) == "edge":
             return self._edge(given, number)
-        if given in self._rows:
+        if given in self._rows or given in self._derived:
             raise ModelError(
-                f"a layer is given `{given.name}`, rows of nodes beside those of its first argument; export with"
-                " the plain contract"
+                f"a layer is given `{given.name}`, which is computed of nodes, beside its first argument; export"
+                " with the plain contract"
             )
         return self._others[given]
+
+    def _degree(self, conv: MessagePassing, number: int, weight: fx.Node | None) -> fx.Node:
+        if weight is not self._arguments.get(f"edge_weight_{number}"):
+            raise ModelError(
+                f"{type(conv).__name__} normalises by the sum of the edge weights that the graph has, or where the"
+                " model takes none by their number, so it must be called with `edge_weight` as it is, or without"
+                " any; export with the plain contract"
+            )
+        return self._arguments[f"degree_{number}"]
 
     def _edge(self, node: fx.Node, number: int) -> fx.Node:
         """A value with a row per edge, made of the edges of one layer."""
@@ -232,13 +253,18 @@ class _Rewriter:
             self._edges[node, number] = made
         return self._edges[node, number]
 
-    def _value(self, given: fx.Node, layer: int) -> fx.Node:
-        return self._at(given, layer) if given in self._rows else self._others[given]
+    def _copied(self, node: fx.Node, layer: int) -> fx.Node:
+        """A call on the rows that are left after `layer` layers."""
+        return self._graph.node_copy(node, lambda given: self._at(given, layer))
 
     def _at(self, value: Any, layer: int) -> Any:
         """A value, or several, cut to the rows that are left after `layer` layers."""
 
         def cut(given: fx.Node) -> fx.Node:
+            if given in self._derived:
+                if (given, layer) not in self._made:
+                    self._made[given, layer] = self._copied(given, layer)
+                return self._made[given, layer]
             if given not in self._rows:
                 if given not in self._others:
                     raise ModelError(f"the output `{given.name}` has no row per node")
@@ -261,6 +287,22 @@ def _nodes_in(value: Any) -> list[fx.Node]:
     return found
 
 
-def _parameters(conv: nn.Module) -> list[str]:
-    code = conv.forward.__code__
-    return list(code.co_varnames[1 : code.co_argcount])
+def _arguments(conv: MessagePassing, node: fx.Node) -> dict[str, Any]:
+    """What a layer is called with, by name, the first one first."""
+    try:
+        bound = inspect.signature(conv.forward).bind(*node.args, **node.kwargs)
+    except TypeError as error:
+        raise ModelError(f"`{node.format_node()}`: {error}") from None
+    names = [name for name in bound.arguments if bound.signature.parameters[name].kind in _NAMED]
+    if len(names) != len(bound.arguments):
+        raise ModelError(f"{type(conv).__name__}: a layer's forward must name all that it takes")
+    return dict(bound.arguments)
+
+
+def _check_names(conv: MessagePassing, other: nn.Module, named: dict[str, Any]) -> None:
+    for name in named:
+        if name not in inspect.signature(other.forward).parameters:
+            raise ModelError(
+                f"{type(conv).__name__}: a layered model cannot call it with `{name}`; export with the plain"
+                " contract"
+            )

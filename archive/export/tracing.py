@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 from torch_geometric.nn import MessagePassing
-from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from handler.errors import ModelError, in_one_line
 from handler.model.signature import EdgeInput
@@ -26,10 +26,12 @@ class Traced:
     Args:
         module: takes `x`, `edge_index` and a list of edge inputs.
         kinds: what each value is one row per of, by the name of its call.
+        unpaired: why a layer fails when it is given a pair of tensors, by its name, if it does.
     """
 
     module: fx.GraphModule
     kinds: dict[str, Kind]
+    unpaired: dict[str, str]
 
     def convolution(self, node: fx.Node) -> MessagePassing | None:
         """The message-passing layer that a call is of, if it is of one."""
@@ -53,18 +55,15 @@ class _Call(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into users' own modules and PyG's models of many layers, and not into layers."""
+    """Looks into users' own modules and PyG's models that have layers, and not into layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if isinstance(m, BasicGNN):
+        if isinstance(m, MessagePassing):
+            return True
+        if any(isinstance(part, MessagePassing) for part in m.modules()):
             return False
         is_pygs = type(m).__module__.startswith("torch_geometric.nn.")
-        is_container = type(m).__name__ == "Sequential"
-        return (
-            isinstance(m, MessagePassing)
-            or (is_pygs and not is_container)
-            or super().is_leaf_module(m, module_qualified_name)
-        )
+        return is_pygs or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(
@@ -79,35 +78,46 @@ def trace(
     try:
         graph = _Tracer().trace(root)
         module = fx.GraphModule(root, graph)
-        kinds = _kinds(module, feature_dim, edge_inputs, edge_dim)
+        seen = _seen(module, feature_dim, edge_inputs, edge_dim)
     except Exception as error:
         raise ModelError(
             f"the forward of {type(model).__name__} cannot be recorded: {in_one_line(error)}"
         ) from error
-    return Traced(module, kinds)
+    return Traced(module, seen.kinds, seen.unpaired)
 
 
-def _kinds(
+def _seen(
     module: fx.GraphModule, feature_dim: int, edge_inputs: Sequence[EdgeInput], edge_dim: int
-) -> dict[str, Kind]:
+) -> _Seen:
     """Run the forward once on a small graph, and look at the shapes."""
     generator = torch.Generator().manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"edge_weight": (_NUM_EDGES,), "edge_attr": (_NUM_EDGES, edge_dim)}
     x = torch.rand((_NUM_NODES, feature_dim), generator=generator)
     edge_index = torch.randint(0, _NUM_NODES, (2, _NUM_EDGES), generator=generator)
     edge_values = [torch.rand(shapes[name], generator=generator) for name in edge_inputs]
-    run = _Kinds(module)
+    seen = _Seen(copy.deepcopy(module).eval())  # a copy, since batch norms in training note what they see
     with torch.no_grad():
-        run.run(x, edge_index.sort(dim=1).values, edge_values)
-    return run.kinds
+        seen.run(x, edge_index.sort(dim=1).values, edge_values)
+    return seen
 
 
-class _Kinds(fx.Interpreter):
-    """Notes what each value is one row per of."""
+class _Seen(fx.Interpreter):
+    """Notes what each value is one row per of, and which layers take pairs of tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.kinds: dict[str, Kind] = {}
+        self.unpaired: dict[str, str] = {}
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().call_module(target, args, kwargs)
+        module = self.fetch_attr(target)
+        if isinstance(module, MessagePassing) and args and isinstance(args[0], Tensor):
+            try:
+                module((args[0], args[0]), *args[1:], **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what a user will want to read
+                self.unpaired[target] = in_one_line(error)
+        return value
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)

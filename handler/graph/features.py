@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from handler.graph.feature_kernels import copy_rows
+
 FeatureKind = Literal["dense", "csr"]
 _CHECKED_ROWS = 1 << 16  # at once, so that a check needs no second matrix
 
@@ -73,10 +75,11 @@ class DenseFeatures:
 
     def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         if out is None:
-            return np.take(self._x, index, axis=0).astype(np.float32, copy=False)
+            out = np.empty((len(index), self._x.shape[1]), dtype=np.float32)
         if self._x.dtype == np.float32:
-            return np.take(self._x, index, axis=0, out=out, mode="clip")  # `raise` would copy `out` first
-        out[:] = np.take(self._x, index, axis=0)
+            copy_rows(self._x, index, out)
+        else:
+            out[:] = np.take(self._x, index, axis=0)
         return out
 
     def arrays(self) -> dict[str, NDArray[Any]]:

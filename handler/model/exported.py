@@ -150,7 +150,9 @@ class ExportedModel:
 
 
 def _as_array(tensor: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32).numpy()
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
+        tensor = tensor.to("cpu", torch.float32)
+    array: NDArray[np.float32] = tensor.numpy()
     return array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tests.bench.formats import formats_command
 from tests.bench.pipeline import pipeline_command
 from tests.bench.sampler import sampler_command
 from tests.bench.serving import serving_command
@@ -14,6 +15,7 @@ def bench() -> None:
     """Measure; the numbers say something only beside the others of the same run."""
 
 
+bench.add_command(formats_command)
 bench.add_command(pipeline_command)
 bench.add_command(sampler_command)
 bench.add_command(serving_command)

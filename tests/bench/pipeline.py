@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from archive.export.export import export_model
@@ -39,11 +40,11 @@ PLAN = ExportPlan("embedding", LAYER_FANOUTS, DIMS[0])
 _STAGES = ("sample", "batch", "gather", "forward")
 _FLOOR = ("matrices", "rows", "adjacency")
 _SERVICE_SIZES = (1, 8, 32, 64)
-_WARM_UP_ROUNDS = 20
+TURN, _UNSETTLED = 10, 2  # batches that one does before another's turn, and those that do not count
 
 
 class Sage(nn.Module):
-    """GraphSAGE with the mean, of two layers."""
+    """GraphSAGE of two layers, with the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,11 +66,9 @@ def make_graph(folder: Path, num_edges: int) -> Snapshot:
 
 
 @click.command("pipeline")
+@click.option("--rounds", type=click.IntRange(1), default=300, show_default=True, help="Batches per size.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=300, show_default=True, help="Batches per size."
-)
-@click.option(
-    "--edges", type=click.IntRange(min=10_000), default=1_000_000, show_default=True, help="Of the graph."
+    "--edges", type=click.IntRange(10_000), default=1_000_000, show_default=True, help="Of the graph."
 )
 @click.option(
     "--batch",
@@ -85,33 +84,36 @@ def pipeline_command(rounds: int, edges: int, sizes: tuple[int, ...], service: b
     """Time one process on one thread: two hops of ten, GraphSAGE of 128 -> 256 -> 64.
 
     Beside it stand the floor, which is the same arithmetic and the same reads with nothing around them, and
-    PyG's way, which is the whole forward over all nodes of a batch, also with PyG's loader around it. They
-    take turns, each at other seeds than the one before, so that none finds in the cache what another has
-    read. All numbers are medians.
+    PyG's way, which is the whole forward over all nodes of a batch, also with PyG's loader over our sampler.
+    They take turns of ten batches, each at other seeds than the one before, so that none finds in the cache
+    what another has read. All numbers are medians.
     """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         race = _Race(make_graph(Path(folder, "graph"), edges), Path(folder, "model"))
         laps = {size: race.run(size, rounds) for size in sizes}
         click.echo(f"Microseconds per seed, on a power-law graph of {edges:,} edges\n")
-        _show(
+        show_table(
             ("batch", *_STAGES, "sum", "p90", *_FLOOR, "floor", "of floor"),
             [_against_floor(size, found) for size, found in laps.items()],
         )
-        _show(
+        show_table(
             ("batch", "tree nodes", "MFLOP", "GFLOP/s of the floor", "GB/s of its rows"),
             [_size_of(size, found) for size, found in laps.items()],
         )
-        _show(
+        show_table(
             ("batch", "forward", "PyG's", "ratio", "sum", "PyG's with its loader", "ratio"),
             [_against_pyg(size, found) for size, found in laps.items()],
         )
         if service:
             click.echo("Microseconds per request, on digits; early = slowest of the first 20 over the median")
-            _show(("batch", "median", "p99", "early", "stages"), list(_service_rows(Path(folder), rounds)))
+            show_table(
+                ("batch", "median", "p99", "early", "stages"), list(_service_rows(Path(folder), rounds))
+            )
 
 
-def _show(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table in Markdown."""
     for cells in (header, ["---"] * len(header), *rows):
         click.echo(f"| {' | '.join(map(str, cells))} |")
     click.echo()
@@ -127,7 +129,7 @@ class _Laps:
 
     tree_nodes: float
     flops: float
-    taken_us: dict[str, list[float]]
+    taken_us: dict[str, NDArray[np.float64]]
 
     def median(self, *names: str, share: float = 0.5) -> float:
         """Of the sums over what is named; or another quantile."""
@@ -147,32 +149,31 @@ class _Race:
 
     def run(self, size: int, rounds: int) -> _Laps:
         """Let all take turns."""
-        num_batches = _WARM_UP_ROUNDS + rounds
-        batches = np.random.default_rng(size).integers(0, self._snapshot.num_nodes, (num_batches, size))
+        num_turns = 2 + -(-rounds // TURN)  # the first two warm up
+        batches = np.random.default_rng(size).integers(0, self._snapshot.num_nodes, (num_turns * TURN, size))
         trees = [self._inputs.sample(seeds, SAMPLED).trees for seeds in batches]
-        apart = num_batches // 3
-        loader = iter(
-            neighbor_loader(
-                self._snapshot,
-                LAYER_FANOUTS,
-                np.roll(batches, apart, axis=0).ravel(),
-                disjoint=False,  # as PyG's own does unless it is asked
-                batch_size=size,
-            )
-        )
+        apart = num_turns // 3 * TURN
+        loader = self._loader(np.roll(batches, apart, axis=0))
         stopwatch = Stopwatch(size)
-        for place in range(num_batches):
-            self._ours(batches[place], stopwatch)
-            self._floor.measure(trees[place - apart], stopwatch)
-            with stopwatch.timed("pyg_loader"):
-                data = next(loader)
-            with stopwatch.timed("pyg_forward"), torch.inference_mode():
-                self._eager(data.x, data.edge_index)
-        taken_us = {name: taken[_WARM_UP_ROUNDS:] for name, taken in stopwatch.taken_us.items()}
+        for turn in np.split(np.arange(len(batches)), num_turns):
+            for place in turn:
+                self._ours(batches[place], stopwatch)
+            for place in turn:
+                self._floor.measure(trees[place - 2 * apart], stopwatch)
+            for _ in turn:
+                self._pyg(loader, stopwatch)
         return _Laps(
             float(np.mean([len(each.node) for each in trees])) / size,
             float(np.mean([self._floor.flops(each) for each in trees])) / size,
-            taken_us,
+            {name: settled(taken) for name, taken in stopwatch.taken_us.items()},
+        )
+
+    def _loader(self, batches: NDArray[np.int64]) -> Iterator[Data]:
+        """PyG's loader, whose samples are merged, as those of its own are unless it is asked."""
+        return iter(
+            neighbor_loader(
+                self._snapshot, LAYER_FANOUTS, batches.ravel(), disjoint=False, batch_size=batches.shape[1]
+            )
         )
 
     def _ours(self, seeds: NDArray[np.int64], stopwatch: Stopwatch) -> None:
@@ -184,6 +185,17 @@ class _Race:
             given = self._inputs.gather(arranged)
         with stopwatch.timed("forward"):
             self._model.run(given)
+
+    def _pyg(self, loader: Iterator[Data], stopwatch: Stopwatch) -> None:
+        with stopwatch.timed("pyg_loader"):
+            data = next(loader)
+        with stopwatch.timed("pyg_forward"), torch.inference_mode():
+            self._eager(data.x, data.edge_index)
+
+
+def settled(taken_us: list[float]) -> NDArray[np.float64]:
+    """Without the first turns, and without the batches that find the caches as another has left them."""
+    return np.reshape(taken_us, (-1, TURN))[2:, _UNSETTLED:].ravel()
 
 
 def _against_floor(size: int, laps: _Laps) -> list[str]:
@@ -207,13 +219,11 @@ def _size_of(size: int, laps: _Laps) -> list[str]:
 
 
 def _against_pyg(size: int, laps: _Laps) -> list[str]:
-    forward, theirs = laps.median("forward"), laps.median("pyg_forward")
-    whole, with_loader = laps.median(*_STAGES), laps.median("pyg_loader", "pyg_forward")
-    return [
-        str(size),
-        *(f"{forward:.1f}", f"{theirs:.1f}", f"{theirs / forward:.1f}"),
-        *(f"{whole:.1f}", f"{with_loader:.1f}", f"{with_loader / whole:.1f}"),
-    ]
+    cells = [str(size)]
+    for ours, theirs in ((("forward",), ("pyg_forward",)), (_STAGES, ("pyg_loader", "pyg_forward"))):
+        cells += [f"{laps.median(*ours):.1f}", f"{laps.median(*theirs):.1f}"]
+        cells.append(f"{laps.median(*theirs) / laps.median(*ours):.1f}")
+    return cells
 
 
 def _service_rows(folder: Path, rounds: int) -> Iterator[list[str]]:
@@ -232,11 +242,10 @@ def _service_rows(folder: Path, rounds: int) -> Iterator[list[str]]:
             started_ns = time.perf_counter_ns()
             service.answer(bodies)
             taken_us.append((time.perf_counter_ns() - started_ns) / 1000)
-        stages = ", ".join(
-            f"{labels[0]} {total_us / rounds / size:.1f}"
-            for (metric, labels), total_us in counters.drain().items()
-            if metric is STAGE_TIME
-        )
+        counted = [
+            (labels[0], us) for (metric, labels), us in counters.drain().items() if metric is STAGE_TIME
+        ]
+        stages = ", ".join(f"{stage} {total_us / rounds / size:.1f}" for stage, total_us in counted)
         median, p99 = np.quantile(taken_us, [0.5, 0.99])
         early = max(taken_us[:20]) / median
         yield [str(size), f"{median / size:.0f}", f"{p99 / size:.0f}", f"{early:.1f}x", stages]

@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,11 +19,13 @@ from typing import Any
 import click
 import numpy as np
 
+from handler.metrics import BATCHES, REQUESTS, Metric
 from tests.bench.example import make_example
 from tests.load import Answered, send_all
 from tests.servers import Server, running
 
 _NUM_NODES = 1797
+_PUBLISHED_S = 2  # workers hand their counters over once a second
 
 
 @click.command("serving")
@@ -38,20 +41,46 @@ _NUM_NODES = 1797
 def serving_command(seconds: float, connections: tuple[int, ...]) -> None:
     """Requests of one node each, over connections that are kept open.
 
-    Early is the slowest of the first 20 answers, over the median.
+    Early is the slowest of the first 20 answers, over the median; batch is the mean number of requests that
+    a worker answers at once.
     """
     with TemporaryDirectory() as folder:
         archive, _, _ = make_example(Path(folder))
         noop = _pack_noop(archive, Path(folder))
-        click.echo("| connections | handler | requests/s | of no-op | p50 ms | p99 ms | early | statuses |")
-        click.echo("|---|---|---|---|---|---|---|---|")
+        click.echo(
+            "| connections | handler | requests/s | of no-op | p50 ms | p99 ms | early | batch | statuses |"
+        )
+        click.echo("|---|---|---|---|---|---|---|---|---|")
         with running(Path(folder, "ts"), archive, noop) as server:
             for count in connections:
                 bare = _measure(server, "noop", count, seconds)
                 click.echo(_row("no-op", count, bare, bare, seconds))
-                click.echo(
-                    _row("graphsage", count, _measure(server, "graphsage", count, seconds), bare, seconds)
-                )
+                before = _Counted.now(server)
+                ours = _measure(server, "graphsage", count, seconds)
+                batch = _Counted.now(server).mean_batch_since(before)
+                click.echo(_row("graphsage", count, ours, bare, seconds, batch))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Requests and batches of requests that Hopserve's workers have answered so far."""
+
+    requests: float
+    batches: float
+
+    @classmethod
+    def now(cls, server: Server) -> _Counted:
+        time.sleep(_PUBLISHED_S)
+        text = server.metrics()
+        return cls(_sum_of(REQUESTS, text), _sum_of(BATCHES, text))
+
+    def mean_batch_since(self, before: _Counted) -> float:
+        return (self.requests - before.requests) / (self.batches - before.batches)
+
+
+def _sum_of(metric: Metric, text: str) -> float:
+    """Over all labels; the last word of a line is the value."""
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(metric.name + "{"))
 
 
 def _measure(server: Server, model: str, connections: int, seconds: float) -> list[Answered]:
@@ -64,13 +93,21 @@ def _until(deadline: float) -> Iterator[dict[str, Any]]:
         yield {"node_id": generator.randrange(_NUM_NODES)}
 
 
-def _row(name: str, connections: int, answers: list[Answered], bare: list[Answered], seconds: float) -> str:
+def _row(
+    name: str,
+    connections: int,
+    answers: list[Answered],
+    bare: list[Answered],
+    seconds: float,
+    batch: float | None = None,
+) -> str:
     taken_ms = np.array([answer.seconds for answer in answers]) * 1000
     p50, p99 = np.quantile(taken_ms, [0.5, 0.99])
     statuses = dict(Counter(answer.status for answer in answers))
     return (
         f"| {connections} | {name} | {len(answers) / seconds:.0f} | {len(answers) / len(bare):.2f}"
-        f" | {p50:.2f} | {p99:.2f} | {taken_ms[:20].max() / p50:.1f}x | {statuses} |"
+        f" | {p50:.2f} | {p99:.2f} | {taken_ms[:20].max() / p50:.1f}x"
+        f" | {'-' if batch is None else f'{batch:.1f}'} | {statuses} |"
     )
 
 

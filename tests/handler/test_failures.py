@@ -204,7 +204,7 @@ def test_a_huge_batch_stays_within_its_memory_and_is_right(
 
     snapshot = make_snapshot(_hubs())
     config = ModelConfig(
-        task="embedding", feature_dim=64, hidden_dim=64, embedding_dim=16, layer_fanouts=(10, 10), labels=()
+        task="embedding", feature_dim=64, hidden_dim=1024, embedding_dim=16, layer_fanouts=(10, 10), labels=()
     )
     model = exported(config.build().eval(), config.export_plan())
     budget = 8_000_000
