@@ -395,13 +395,21 @@ class Service:
         )
 
     def _measured_node_bytes(self) -> int:
-        """What a large forward takes of memory for each node."""
-        seeds = np.arange(self._snapshot.num_nodes)[:_MEASURED_NODES]
-        sampled = self._inputs.sample(seeds, self._full_plan)
-        repeats = -(-_MEASURED_NODES // len(sampled.trees.node))
-        if repeats > 1:
-            sampled = self._inputs.sample(np.tile(seeds, repeats), self._full_plan)
-        return peak_bytes(self._model.device, lambda: self._run(sampled)) // len(sampled.trees.node)
+        """What a forward of some size takes of memory for each node."""
+        wanted = _MEASURED_NODES
+        while True:
+            seeds = np.arange(self._snapshot.num_nodes)[: max(1, wanted // self._full_plan.max_tree_nodes)]
+            found = len(self._inputs.sample(seeds, self._full_plan).trees.node)
+            sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
+            try:
+                peak = peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
+            except OutOfMemory as error:
+                release(self._model.device)
+                wanted //= 4
+                if not wanted:
+                    raise ModelError("there is no memory for a forward over a single node") from error
+            else:
+                return peak // len(sampled.trees.node)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

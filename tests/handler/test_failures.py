@@ -162,6 +162,20 @@ def test_memory_that_is_really_refused_is_understood(ring: Served) -> None:
         torch.empty(2**55)
 
 
+@pytest.mark.parametrize("num_nodes", [5000, 100, 7])
+def test_a_worker_with_little_memory_gets_ready_and_answers(ring: Served, num_nodes: int) -> None:
+    small = Answering(ring.snapshot, Faulty(ring, _has_memory_for(num_nodes)))
+    small.service.warm_up(4)
+    ((_, answer),) = small.ask({"node_ids": ALL})
+    assert _codes(answer) == [None] * 6
+
+
+def test_a_worker_without_memory_is_not_ready(ring: Served) -> None:
+    none = Answering(ring.snapshot, Faulty(ring, _has_memory_for(0)))
+    with pytest.raises(ModelError, match="the model fails on this graph: no more"):
+        none.service.warm_up(4)
+
+
 def test_a_model_that_fails_on_the_graph_is_not_ready(ring: Served) -> None:
     broken = Answering(ring.snapshot, Faulty(ring, _fails_with({0})))
     with pytest.raises(ModelError, match="the model fails on this graph: boom"):
