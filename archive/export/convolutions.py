@@ -90,7 +90,8 @@ class LayeredGCN(nn.Module):
 
 def _weighted_sum(h: Tensor, edge_index: Tensor, num_targets: int, weight: Tensor) -> Tensor:
     messages = h.index_select(0, edge_index[0]) * weight.unsqueeze(1)
-    return scatter(messages, edge_index[1], dim=0, dim_size=num_targets, reduce="sum")
+    total: Tensor = scatter(messages, edge_index[1], dim=0, dim_size=num_targets, reduce="sum")
+    return total
 
 
 class WithSelfLoops(nn.Module):
@@ -116,9 +117,12 @@ class WithSelfLoops(nn.Module):
         return out
 
     def _attr_of_loops(self, edge_attr: Tensor, target: Tensor, num_targets: int) -> Tensor:
+        filled: Tensor
         if isinstance(self.fill_value, str):
-            return scatter(edge_attr, target, dim=0, dim_size=num_targets, reduce=self.fill_value)
-        return edge_attr.new_ones((num_targets, *edge_attr.shape[1:])) * self.fill_value
+            filled = scatter(edge_attr, target, dim=0, dim_size=num_targets, reduce=self.fill_value)
+        else:
+            filled = edge_attr.new_ones((num_targets, *edge_attr.shape[1:])) * self.fill_value
+        return filled
 
 
 class LayeredPNA(nn.Module):
@@ -149,6 +153,8 @@ class LayeredLSTM(nn.Module):
     as PyG does in a batch in which some node has that many.
     """
 
+    step: Tensor  # int64 [1, fanout]
+
     def __init__(self, conv: SAGEConv, fanout: int) -> None:
         super().__init__()
         self.lin = conv.lin if conv.project else None
@@ -161,12 +167,11 @@ class LayeredLSTM(nn.Module):
 
     def forward(self, h: Tensor, ptr: Tensor, edge_index: Tensor) -> Tensor:
         said = h if self.lin is None else torch.relu(self.lin(h))
-        step = self.step
         start, end = ptr[:-1].unsqueeze(1), ptr[1:].unsqueeze(1)
-        is_edge = start + step < end
+        is_edge = start + self.step < end
         # One more source than there are edges, so that there is one to look at where there are none.
         source = torch.cat([edge_index[0], edge_index.new_zeros(1)])
-        place = torch.where(is_edge, start + step, edge_index.size(1))
+        place = torch.where(is_edge, start + self.step, edge_index.size(1))
         rows = said.index_select(0, source.index_select(0, place.reshape(-1)))
         rows = rows.view(-1, self.fanout, said.size(1)) * is_edge.unsqueeze(2).to(said.dtype)
         out = self.lin_l(self.lstm(rows)[0][:, -1])
@@ -259,18 +264,25 @@ def replacement(conv: MessagePassing, fanout: int, *, weighted: bool, fuse: bool
         return LayeredPNA(conv)
     if kind is SAGEConv and isinstance(conv.aggr_module, LSTMAggregation):
         return LayeredLSTM(conv, fanout)
-    if fuse and isinstance(conv.aggr, str) and conv.aggr in SIMPLE_MODES:
-        if kind is SAGEConv:
-            return FusedSAGE(conv)
-        if kind is GINConv:
-            return FusedGIN(conv)
-        if kind is GraphConv and (not weighted or SIMPLE_MODES[conv.aggr] == "sum"):
-            return FusedGraphConv(conv)
-    if not _takes_pairs(conv):
+    fused = _fused(conv, weighted=weighted) if fuse else None
+    if fused is None and not _takes_pairs(conv):
         raise ModelError(
             f"{kind.__name__} cannot be told sources from targets (PyG calls that bipartite), which a layered"
             " model needs; export with the plain contract, which runs the whole forward on each sample"
         )
+    return fused
+
+
+def _fused(conv: MessagePassing, *, weighted: bool) -> nn.Module | None:
+    kind = type(conv)
+    if not isinstance(conv.aggr, str) or conv.aggr not in SIMPLE_MODES:
+        return None
+    if kind is SAGEConv:
+        return FusedSAGE(conv)
+    if kind is GINConv:
+        return FusedGIN(conv)
+    if kind is GraphConv and (not weighted or SIMPLE_MODES[conv.aggr] == "sum"):
+        return FusedGraphConv(conv)
     return None
 
 

@@ -23,20 +23,20 @@ def writers(file_format: FileFormat) -> dict[str, Writer]:
     """The ways to write a format, by what they are called, the preferred one first."""
     if file_format == "torchscript":
         return {"scripted": write_scripted, "traced": write_traced}
-    return {"pt2": {"compiled": write_pt2}, "onnx": {"exported": write_onnx}}[file_format]
+    return {"compiled": write_pt2} if file_format == "pt2" else {"exported": write_onnx}
 
 
 def write_scripted(module: nn.Module, example: Sequence[Tensor], path: Path) -> None:
     """Compile the code of a module to TorchScript; of PyG's layers some cannot be."""
     with _quiet():
-        torch.jit.save(torch.jit.script(module), str(path))  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.script(module), str(path))
 
 
 def write_traced(module: nn.Module, example: Sequence[Tensor], path: Path) -> None:
     """Record what a module does on an example, as TorchScript; branches are those of the example."""
     with _quiet(), torch.no_grad():
         traced = torch.jit.trace(module, tuple(example), check_trace=False)  # type: ignore[no-untyped-call]
-        torch.jit.save(traced, str(path))  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, str(path))
 
 
 def write_pt2(module: nn.Module, example: Sequence[Tensor], path: Path) -> None:
@@ -69,7 +69,7 @@ def _exported(module: nn.Module, example: Sequence[Tensor]) -> torch.export.Expo
         {1 if tensor.dim() == 2 and tensor.dtype == torch.int64 else 0: torch.export.Dim.DYNAMIC}
         for tensor in example
     ]
-    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+    with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         return torch.export.export(module, tuple(example), dynamic_shapes=tuple(open_sizes))
 
 

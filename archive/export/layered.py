@@ -16,7 +16,6 @@ from handler.errors import ModelError
 from handler.model.signature import EdgeInput
 
 _TARGETS = "hopserve_targets"
-_NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,8 @@ class _Rewriter:
         found = depth[nodes[-1]]
         if found != self._num_layers:
             raise ModelError(
-                f"the model has {found} message-passing layers one after another, but {self._num_layers} numbers"
-                " of neighbors are given: one is needed for each layer"
+                f"the model has {found} message-passing layers one after another, but {self._num_layers}"
+                " numbers of neighbors are given: one is needed for each layer"
             )
 
     def _declare(self, *, degrees: bool) -> None:
@@ -159,8 +158,8 @@ class _Rewriter:
         for given in node.all_input_nodes:
             if self._kind(given) in {"edge", "edge_index"}:
                 raise ModelError(
-                    f"`{node.format_node()}` uses edges outside of a message-passing layer of PyG, so no layer"
-                    " can be told what it needs; export with the plain contract"
+                    f"`{node.format_node()}` uses edges outside of a message-passing layer of PyG, so no"
+                    " layer can be told what it needs; export with the plain contract"
                 )
         if node.op == "call_module":
             for module in self._traced.module.get_submodule(str(node.target)).modules():
@@ -182,7 +181,7 @@ class _Rewriter:
         """A call of a message-passing layer, on the rows that are left before it."""
         conv = self._traced.convolution(node)
         assert conv is not None  # noqa: S101 - as the caller has seen to
-        name, arguments = str(node.target), _arguments(conv, node)
+        name, arguments = str(node.target), self._traced.arguments(node)
         own = _nodes_in(arguments.pop(next(iter(arguments))))
         if not own or any(given not in self._rows for given in own):
             raise ModelError(f"`{node.format_node()}`: the first argument of a layer must be rows of nodes")
@@ -228,17 +227,17 @@ class _Rewriter:
             return self._edge(given, number)
         if given in self._rows or given in self._derived:
             raise ModelError(
-                f"a layer is given `{given.name}`, which is computed of nodes, beside its first argument; export"
-                " with the plain contract"
+                f"a layer is given `{given.name}`, which is computed of nodes, beside its first argument;"
+                " export with the plain contract"
             )
         return self._others[given]
 
     def _degree(self, conv: MessagePassing, number: int, weight: fx.Node | None) -> fx.Node:
         if weight is not self._arguments.get(f"edge_weight_{number}"):
             raise ModelError(
-                f"{type(conv).__name__} normalises by the sum of the edge weights that the graph has, or where the"
-                " model takes none by their number, so it must be called with `edge_weight` as it is, or without"
-                " any; export with the plain contract"
+                f"{type(conv).__name__} is given the sums of the graph's edge weights to normalise by, or"
+                " where the model takes none the numbers of edges, so it must be called with `edge_weight` as"
+                " it is, or in such a model without; export with the plain contract"
             )
         return self._arguments[f"degree_{number}"]
 
@@ -283,20 +282,8 @@ class _Rewriter:
 
 def _nodes_in(value: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
-    fx.map_arg(value, lambda node: found.append(node) or node)
+    fx.map_arg(value, found.append)
     return found
-
-
-def _arguments(conv: MessagePassing, node: fx.Node) -> dict[str, Any]:
-    """What a layer is called with, by name, the first one first."""
-    try:
-        bound = inspect.signature(conv.forward).bind(*node.args, **node.kwargs)
-    except TypeError as error:
-        raise ModelError(f"`{node.format_node()}`: {error}") from None
-    names = [name for name in bound.arguments if bound.signature.parameters[name].kind in _NAMED]
-    if len(names) != len(bound.arguments):
-        raise ModelError(f"{type(conv).__name__}: a layer's forward must name all that it takes")
-    return dict(bound.arguments)
 
 
 def _check_names(conv: MessagePassing, other: nn.Module, named: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class SweepGraph:
         ends = np.stack([generator.integers(0, linked, _NUM_EDGES), hubs])
         ends = ends[:, ends[0] != ends[1]]
         count = ends.shape[1]
-        weight = generator.standard_normal(count)
+        weight = generator.standard_normal((count,))
         # Roots are taken of degrees; of a plain model nobody knows whether it computes any.
         if signature.takes_degree or signature.contract == "plain":
             weight = np.abs(weight) + 0.1
@@ -199,7 +199,8 @@ def _eager_alone(model: nn.Module, tree: SampledTrees, graph: SweepGraph) -> lis
         outputs = _as_tuple(model(x, edge_index, **graph.edge_values(tree)))
     except Exception as error:
         raise ModelError(
-            f"the eager model itself fails on {len(x)} nodes with {tree.num_edges} edges: {in_one_line(error)}"
+            f"the eager model itself fails on {len(x)} nodes with {tree.num_edges} edges:"
+            f" {in_one_line(error)}"
         ) from error
     return [output[:1] for output in outputs]
 

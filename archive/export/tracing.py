@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,6 +40,19 @@ class Traced:
             return None
         module = self.module.get_submodule(str(node.target))
         return module if isinstance(module, MessagePassing) else None
+
+    def arguments(self, node: fx.Node) -> dict[str, Any]:
+        """What a layer is called with, by name, the first one first.
+
+        Raises:
+            ModelError: the layer does not name what it takes.
+        """
+        conv = self.module.get_submodule(str(node.target))
+        bound = inspect.signature(conv.forward).bind(*node.args, **node.kwargs)
+        kinds = {bound.signature.parameters[name].kind for name in bound.arguments}
+        if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+            raise ModelError(f"{type(conv).__name__}: its forward must name all that it takes")
+        return dict(bound.arguments)
 
 
 class _Call(nn.Module):
@@ -86,9 +100,7 @@ def trace(
     return Traced(module, seen.kinds, seen.unpaired)
 
 
-def _seen(
-    module: fx.GraphModule, feature_dim: int, edge_inputs: Sequence[EdgeInput], edge_dim: int
-) -> _Seen:
+def _seen(module: fx.GraphModule, feature_dim: int, edge_inputs: Sequence[EdgeInput], edge_dim: int) -> _Seen:
     """Run the forward once on a small graph, and look at the shapes."""
     generator = torch.Generator().manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"edge_weight": (_NUM_EDGES,), "edge_attr": (_NUM_EDGES, edge_dim)}

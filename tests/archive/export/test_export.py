@@ -140,7 +140,11 @@ def test_the_model_that_is_exported_stays_as_it_is(tmp_path: Path) -> None:
         (OneLayer(), {"feature_dim": 5}, "OneLayer fails on 5 nodes with 5 features"),
         (OneLayer(), {"layer_fanouts": (3, 3)}, "has 1 message-passing layers .* but 2 numbers"),
         (OneLayer(), {"edge_inputs": ("edge_weight",)}, "with edge_weight: .*unexpected keyword"),
-        (OneLayer(), {"task": "classification", "labels": ("a",)}, "predicts 4 numbers per node, but 1 labels"),
+        (
+            OneLayer(),
+            {"task": "classification", "labels": ("a",)},
+            "predicts 4 numbers per node, but 1 labels",
+        ),
         (OneLayer(), {"task": "regression", "targets": ("a", "b")}, "4 numbers per node, but 2 targets"),
         (OneLayer(), {"outputs": ("embedding", "prediction")}, "gives 1 tensors, but 2 outputs are named"),
         (OneLayer(lambda h: h.mean(0)), {}, "must have a row for each of the 5 nodes"),
@@ -311,5 +315,3 @@ def test_training_never_sees_the_dropout_of_an_export(tmp_path: Path) -> None:
     config, model = random_model()
     model.train()
     assert export(config, model, tmp_path / "export").parity.worst_difference <= 1e-5
-
-

@@ -1,47 +1,25 @@
-"""A layered model is the eager one, whatever its forward does between the layers, or it is refused."""
+"""A layered model is the eager one, whatever its forward does between the layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
-from torch_geometric.utils import degree, scatter
 
-from archive.export.export import ExportReport, export_model
-from archive.export.plan import ExportPlan
-from handler.errors import ModelError
-from handler.model.signature import EdgeInput
-
-DIM, EDGE_DIM, FANOUTS = 6, 3, (4, 2)
-
-
-class Net(nn.Module):
-    """A model by its forward, which is called with the model itself first."""
-
-    def __init__(self, calls: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.calls = calls
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, x: Tensor, edge_index: Tensor, **edges: Tensor) -> Any:
-        return self.calls(self, x, edge_index, **edges)
-
-
-def sage(aggr: str = "mean") -> pyg.SAGEConv:
-    """A layer that gives as many numbers as it takes."""
-    return pyg.SAGEConv(DIM, DIM, aggr=aggr)
-
-
-def net(calls: Callable[..., Any], **modules: nn.Module) -> Net:
-    """A model with two layers at hand, and others."""
-    return Net(calls, one=sage(), two=sage(), **modules)
+from archive.export.layered import layered
+from handler.graph.edges import EdgeArrays
+from handler.graph.fanout import FanoutPlan
+from handler.graph.ids import RangeIds
+from handler.graph.layers import arrange_layers
+from handler.graph.rows import ordered_adjacency
+from handler.graph.sampler import Sampler
+from tests.archive.export.nets import DIM, EDGE_DIM, FANOUTS, Net, export, net, sage
 
 
 def batch_norm() -> nn.BatchNorm1d:
@@ -74,13 +52,6 @@ class Untyped(Own):
 
     def forward(self, x, edge_index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         return super().forward(x, edge_index)
-
-
-class OneTensor(Own):
-    """A layer that cannot be told its targets, but does not say so."""
-
-    def forward(self, x, edge_index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-        return self.propagate(edge_index, x=x.relu())
 
 
 def _jumps(mode: str) -> Net:
@@ -129,9 +100,12 @@ FORWARDS: dict[str, nn.Module] = {
     "an LSTM layer used twice": Net(
         lambda net, x, e: net.one(net.one(x, e).relu(), e), one=sage("lstm")
     ),
-    "layers side by side": net(lambda net, x, e: net.two(net.one(x, e) * net.side(x, e), e), side=sage("max")),
-    "ways of different length": net(lambda net, x, e: net.two(net.one(x, e), e) + net.side(x, e), side=sage()),
-    "outputs of different layers": net(lambda net, x, e: (h := net.one(x, e), net.two(h, e))),
+    "layers side by side": net(
+        lambda net, x, e: net.two(net.one(x, e) * net.side(x, e), e), side=sage("max")
+    ),
+    "ways of different length": net(
+        lambda net, x, e: net.two(net.one(x, e), e) + net.side(x, e), side=sage()
+    ),
     "functional dropout": net(
         lambda net, x, e: net.two(functional.dropout(net.one(x, e), 0.5, training=net.training), e)
     ),
@@ -187,114 +161,24 @@ WITH_EDGES: dict[str, nn.Module] = {
 }  # fmt: skip
 
 
-def _export(model: nn.Module, folder: Path, *edge_inputs: EdgeInput, fanouts: Any = FANOUTS) -> ExportReport:
-    outputs: Any = ("embedding", "prediction") if model is FORWARDS["outputs of different layers"] else None
-    plan = ExportPlan(
-        task="regression" if outputs else "embedding",
-        targets=tuple("abcdef") if outputs else (),
-        layer_fanouts=fanouts,
-        feature_dim=DIM,
-        edge_inputs=edge_inputs,
-        edge_dim=EDGE_DIM * ("edge_attr" in edge_inputs),
-    )
-    return export_model(model, plan, folder)
-
-
 @pytest.mark.parametrize("name", FORWARDS)
 def test_a_forward_between_layers_is_followed(tmp_path: Path, name: str) -> None:
-    assert _export(FORWARDS[name], tmp_path / "export").parity.worst_difference <= 1e-5
+    assert export(FORWARDS[name], tmp_path / "export").parity.worst_difference <= 1e-5
 
 
 @pytest.mark.parametrize("name", WITH_EDGES)
 def test_what_is_computed_of_edges_is_followed(tmp_path: Path, name: str) -> None:
-    assert _export(WITH_EDGES[name], tmp_path / "export", "edge_attr").parity.worst_difference <= 1e-5
+    assert export(WITH_EDGES[name], tmp_path / "export", "edge_attr").parity.worst_difference <= 1e-5
+
+
+def test_outputs_may_come_of_different_layers(tmp_path: Path) -> None:
+    model = net(lambda net, x, e: (h := net.one(x, e), net.two(h, e)))
+    report = export(model, tmp_path / "export", task="regression", targets=tuple("abcdef"))
+    assert report.parity.worst_difference <= 1e-5
 
 
 def test_a_layer_may_be_a_model(tmp_path: Path) -> None:
-    assert _export(sage(), tmp_path / "export", fanouts=(3,)).parity.worst_difference <= 1e-5
-
-
-def _branches(net: Net, x: Tensor, e: Tensor) -> Tensor:
-    return net.two(net.one(x, e) if x.sum() > 0 else x, e)
-
-
-def _weighted(net: Net, x: Tensor, e: Tensor) -> Tensor:
-    return net.two(net.one(x, e) / degree(e[1], x.size(0)).clamp(min=1).unsqueeze(1), e)
-
-
-REFUSED: dict[str, tuple[nn.Module, str]] = {
-    "no layer": (Net(lambda net, x, e: net.lin(x), lin=nn.Linear(DIM, 4)), "calls no message-passing layer"),
-    "one layer too few": (
-        net(lambda net, x, e: net.one(x, e)), "has 1 message-passing layers .* but 2 numbers of neighbors"
-    ),
-    "one layer too many": (
-        net(lambda net, x, e: net.one(net.two(net.one(x, e), e), e)), "has 3 message-passing layers .* but 2"
-    ),
-    "a branch by values": (net(_branches), "the forward of Net cannot be recorded: .*control flow"),
-    "edges outside of layers": (net(_weighted), "uses edges outside of a message-passing layer .* plain"),
-    "own degrees": (
-        net(lambda net, x, e: net.two(scatter(net.one(x, e)[e[0]], e[1], dim_size=x.size(0)), e)),
-        "outside of a",
-    ),
-    "edges changed": (net(lambda net, x, e: net.two(net.one(x, e.flip(0)), e)), "outside of a"),
-    "the other direction": (
-        Net(lambda net, x, e: net.two(net.one(x, e), e), one=sage(),
-            two=pyg.SAGEConv(DIM, 4, flow="target_to_source")),
-        "SAGEConv: its flow is target_to_source",
-    ),
-    "an output of edges": (net(lambda net, x, e: (net.two(net.one(x, e), e), x)[1]), "has 0 message-passing"),
-    "PyG's MLP that mixes nodes": (
-        net(lambda net, x, e: net.two(net.mlp(net.one(x, e)), e), mlp=pyg.MLP([DIM, DIM, DIM], norm="pair_norm")),
-        "PairNorm normalises each node by all the others",
-    ),
-    "degrees by several": (
-        Net(lambda net, x, e: net.two(net.one(x, e), e), one=sage(), two=pyg.GCNConv(DIM, 4, aggr=["mean"])),
-        "GCNConv: aggregates by",
-    ),
-    "attention of a layer with self-loops": (
-        Net(lambda net, x, e: net.two(net.one(x, e, return_attention_weights=True)[0], e),
-            one=pyg.GATConv(DIM, DIM), two=sage()),
-        "GATConv: .*return_attention_weights",
-    ),
-    "a layer that takes one tensor": (
-        Net(lambda net, x, e: net.two(net.one(x, e), e), one=sage(), two=OneTensor()),
-        "OneTensor fails when it is given .* a pair of tensors: .*'tuple' object has no attribute"
-    ),
-    "a layer given the number of nodes": (
-        net(lambda net, x, e: net.two(net.one(x, e), e, size=(x.size(0), x.size(0)))),
-        "a layer is given `size`?, which is computed of nodes, beside its first argument",
-    ),
-    "an aside": (
-        net(lambda net, x, e: (h := net.two(net.one(x, e), e), net.three(h, e))[0], three=sage()),
-        "is not on the way to the output",
-    ),
-}  # fmt: skip
-
-
-OTHER_DEGREES: dict[str, tuple[nn.Module, EdgeInput]] = {
-    "without the weights that it might have": (
-        Net(lambda net, x, e, edge_weight: net.two(net.one(x, e, edge_weight), e),
-            one=pyg.GraphConv(DIM, DIM), two=pyg.GCNConv(DIM, 4)),
-        "edge_weight",
-    ),
-    "with other weights": (
-        Net(lambda net, x, e, edge_weight: net.two(net.one(x, e, edge_weight), e, edge_weight * 2),
-            one=pyg.GraphConv(DIM, DIM), two=pyg.GCNConv(DIM, 4)),
-        "edge_weight",
-    ),
-    "with weights made of features": (
-        Net(lambda net, x, e, edge_attr: net.two(net.one(x, e), e, edge_attr[:, 0].abs()),
-            one=sage(), two=pyg.GCNConv(DIM, 4)),
-        "edge_attr",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OTHER_DEGREES)
-def test_degrees_of_other_weights_are_refused(tmp_path: Path, name: str) -> None:
-    model, edge_input = OTHER_DEGREES[name]
-    with pytest.raises(ModelError, match="must be called with `edge_weight` as it is"):
-        _export(model, tmp_path / "export", edge_input)
+    assert export(sage(), tmp_path / "export", layer_fanouts=(3,)).parity.worst_difference <= 1e-5
 
 
 class _CountRows(fx.Interpreter):
@@ -337,11 +221,3 @@ def test_the_model_is_only_looked_at() -> None:
     made = layered(model, FANOUTS, DIM)
     assert made.module.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_forward_that_cannot_be_layered_is_refused(tmp_path: Path, name: str) -> None:
-    model, problem = REFUSED[name]
-    with pytest.raises(ModelError, match=problem):
-        _export(model, tmp_path / "export")
-    assert not list(tmp_path.iterdir())
