@@ -64,7 +64,8 @@ def test_the_formats_answer_alike(
             assert (np.abs(found - wanted[nodes]) / scale).max() <= 1e-5, version
         pairs = [[0, 1], [5, 3], [1796, 1796]]
         answer = server.ask({"pairs": [*pairs, [0, 1797]]}, model="links").json()
-        ends = server.ask({"node_ids": [end for pair in pairs for end in pair]}, model="links").json()["predictions"]
+        node_ids = [end for pair in pairs for end in pair]
+        ends = server.ask({"node_ids": node_ids}, model="links").json()["predictions"]
         missing = server.ask({"pairs": pairs}).json()
     z = torch.tensor([row["embedding"] for row in ends])
     loaded = torch.jit.load(str(tmp_path / "links" / "head.pt"))

@@ -216,6 +216,16 @@ given = torch.ones(2, 3), edge_index, torch.tensor([0, 1])
 """
 
 
+_ONNX = """
+import onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+given = np.ones((2, 3), np.float32), np.array([[1], [0]]), np.array([0, 1])
+names = [each.name for each in session.get_inputs()]
+embedding, logits = session.run(None, dict(zip(names, given)))
+assert "torch" not in sys.modules
+"""
+
+
 @pytest.mark.parametrize("contract", ["layered", "plain"])
 @pytest.mark.parametrize(
     ("file_format", "run"),
@@ -227,12 +237,7 @@ given = torch.ones(2, 3), edge_index, torch.tensor([0, 1])
         ),
         (
             "onnx",
-            "import onnxruntime\n"
-            "session = onnxruntime.InferenceSession('model.onnx')\n"
-            "given = np.ones((2, 3), np.float32), np.array([[1], [0]]), np.array([0, 1])\n"
-            "names = [each.name for each in session.get_inputs()]\n"
-            "embedding, logits = session.run(None, dict(zip(names, given)))\n"
-            "assert 'torch' not in sys.modules",
+            _ONNX,
         ),
     ],
 )
