@@ -52,6 +52,7 @@ _log = logging.getLogger(__name__)
 _WARM_UP_ROUNDS = 8
 _MEASURED_NODES = 16_384  # so many that what a forward takes whatever its size does not count
 _SHARE_OF_FREE = 0.5
+_HEADROOM = 1.25  # forwards differ in shape, and allocators round up
 
 
 @dataclass(frozen=True)
@@ -386,7 +387,7 @@ class Service:
         budget_bytes = self._settings.max_bytes_per_forward
         if not budget_bytes:
             budget_bytes = int(free_bytes(device) * _SHARE_OF_FREE / num_workers)
-        node_bytes = max(self._inputs.node_bytes, self._measured_node_bytes())
+        node_bytes = max(self._inputs.node_bytes, int(_HEADROOM * self._measured_node_bytes()))
         self._inputs.budget.lower(budget_bytes // node_bytes)
         _log.info(
             "a forward takes %d bytes per node: at most %d nodes at once",

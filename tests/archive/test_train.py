@@ -84,7 +84,7 @@ def test_what_edges_have_is_learnt_from(
     snapshot, plan = make_snapshot(_linked_by_weight()), TrainingPlan(num_epochs=60, weight_decay=0)
     without = train(snapshot, plan).metrics["test"]
     result = train(snapshot, replace(plan, **change))
-    assert result.metrics["test"] >= max(0.9, without + 0.08)
+    assert result.metrics["test"] >= max(0.9, without + 0.05)
     assert (result.config.edge_inputs, result.config.edge_dim) == (edge_inputs, edge_dim)
     save_checkpoint(tmp_path / "weights.pt", result.config, result.model)
     config, model = load_checkpoint(tmp_path / "weights.pt")

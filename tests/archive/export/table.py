@@ -48,8 +48,8 @@ ALONE = Refusal(
     "|data-dependent expression|Constraints violated",
 )
 COUNTS_EDGES = Refusal(
-    "PyG's code asks how many edges are left once self-loops are out, which a file with open sizes cannot",
-    "data-dependent expression",
+    "PyG's code takes self-loops out, and a file made ahead of time cannot know how many edges are left",
+    r"data-dependent expression|Expected u\d+ >= 2",
 )
 REASONS = (NOT_BIPARTITE, ALONE, COUNTS_EDGES, MIXES)
 
@@ -229,7 +229,7 @@ ROWS = (
     _row("`TAGConv`", lambda i, o: pyg.TAGConv(i, o, K=2), refused=_LAYERED),
     _row("`ChebConv`", lambda i, o: pyg.ChebConv(i, o, K=2), refused=_LAYERED),
     _row("`SGConv`", lambda i, o: pyg.SGConv(i, o, K=2), refused=_LAYERED),
-    _other("`ClusterGCNConv`", pyg.ClusterGCNConv, refused=_LAYERED),
+    _other("`ClusterGCNConv`", pyg.ClusterGCNConv, refused=_LAYERED | {("plain", "pt2"): COUNTS_EDGES}),
     _other("`SuperGATConv`", pyg.SuperGATConv, refused=_LAYERED),
     _other("`ARMAConv`", pyg.ARMAConv, refused=_LAYERED),
     _alike("`LGConv`", pyg.LGConv, refused=_LAYERED),

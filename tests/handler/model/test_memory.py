@@ -23,7 +23,7 @@ def test_a_peak_is_seen_though_it_is_gone(count: int) -> None:
         assert [np.ones(size // count, dtype=np.uint8) for _ in range(count)]
 
     work()  # what the allocator keeps of it must not hide the next
-    assert size * 0.9 < peak_bytes(CPU, work) < size * 1.5
+    assert size * 0.5 < peak_bytes(CPU, work) < size * 1.5
 
 
 def test_nothing_taken_is_no_peak() -> None:
