@@ -137,6 +137,7 @@ class Service:
             ModelError: the model fails on this graph, or gives what its signature does not promise.
         """
         self._check_model()
+        self._set_budget(num_workers)  # first, since it gives back memory that requests would want again
         nodes = np.linspace(0, self._snapshot.num_nodes - 1, num=max_batch_size).astype(np.int64)
         queries = [Query(node_id, Options()) for node_id in self._snapshot.ids.id_of(nodes)]
         sizes = {min(2**power, max_batch_size) for power in range(max_batch_size.bit_length() + 1)}
@@ -149,7 +150,6 @@ class Service:
                 failed = [row for row in rows.values() if isinstance(row, RequestError)]
                 if failed:
                     raise ModelError(f"the model fails on this graph: {failed[0]}")
-        self._set_budget(num_workers)
         self._counters.drain()
 
     def _parse(self, body: bytes | RequestError) -> Request | RequestError:
@@ -403,6 +403,7 @@ class Service:
             found = len(self._inputs.sample(seeds, self._full_plan).trees.node)
             sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
             try:
+                self._run(sampled)  # what TorchScript takes to compile is not to be counted
                 peak = peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
             except OutOfMemory as error:
                 release(self._model.device)
