@@ -109,8 +109,7 @@ def adopt_file(
     device = torch.device(plan.device)
     report(f"loading {path}")
     runtime = load_runtime(path, plan.file_format, device)
-    given = next(iter(list(graph.samples())[-4:]))
-    outputs, widths = _outputs_of_file(path, runtime, graph.given(given), plan)
+    outputs, widths = _outputs_of_file(path, runtime, graph.example(), plan)
     signature = _signature(plan, outputs, widths)
     with _staging(folder) as part:
         shutil.copy(path, part / signature.model_file)
@@ -262,7 +261,7 @@ def _write_first_right(
 ) -> tuple[str, ParityReport]:
     """Write the file in the first way that works and answers right."""
     reasons = []
-    example = graph.given(list(graph.samples())[-4]).tensors
+    example = graph.example().tensors
     for method, write in writers(plan.file_format).items():
         try:
             _write(write, module, example, part / signature.model_file, plan)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from archive.export.parity import TOLERANCE
+from archive.export.parity import TOLERANCE, relative_difference
 from handler.errors import ModelError
 from handler.model.exported import Model
 
@@ -59,6 +58,6 @@ def check_head(head: LinkHead, exported: Model) -> None:
         if wanted.shape != (count,):
             raise ModelError(f"the link head gives {len(wanted)} scores for {count} pairs")
         found = exported.score(source.numpy(), target.numpy())
-        difference = np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-12)
+        difference = relative_difference(found, wanted)
         if not difference <= TOLERANCE:
             raise ModelError(f"the exported link head differs from the eager one by {difference:.1e}")

@@ -24,6 +24,7 @@ from handler.graph.sampler import SampledTrees, Sampler
 from handler.inputs import TreeInputs
 from handler.model.device import HostFeatures
 from handler.model.exported import Model, ModelInput
+from handler.model.runtime import as_outputs
 from handler.model.signature import Signature
 
 TOLERANCE = 1e-5
@@ -80,6 +81,10 @@ class SweepGraph:
                 continue
             yield Sampled(self.sampler.trees(seeds, plan), plan)
 
+    def example(self) -> ModelInput:
+        """What a served model is called with for a batch of middling size."""
+        return self.given(list(self.samples())[-4])
+
     def given(self, sampled: Sampled) -> ModelInput:
         """What a served model is called with."""
         return self._inputs.gather(self._inputs.arrange(sampled))
@@ -122,7 +127,7 @@ def check_layered(
     try:
         with torch.no_grad():
             x = torch.from_numpy(graph.x.copy())  # some models change it in place
-            everyone = _as_tuple(model(x, edge_index, **graph.edge_values(edges)))
+            everyone = as_outputs(model(x, edge_index, **graph.edge_values(edges)))
     finally:
         for hook in hooks:
             hook.remove()
@@ -196,7 +201,7 @@ class _SampleOfLayer:
 def _eager_alone(model: nn.Module, tree: SampledTrees, graph: SweepGraph) -> list[Tensor]:
     x, edge_index = torch.from_numpy(graph.x[tree.node]), torch.from_numpy(tree.edge_index)
     try:
-        outputs = _as_tuple(model(x, edge_index, **graph.edge_values(tree)))
+        outputs = as_outputs(model(x, edge_index, **graph.edge_values(tree)))
     except Exception as error:
         raise ModelError(
             f"the eager model itself fails on {len(x)} nodes with {tree.num_edges} edges:"
@@ -220,8 +225,7 @@ def _compare(exported: Model, graph: SweepGraph, wanted: Callable[[SampledTrees]
             except Exception as error:
                 raise ModelError(f"the exported model fails on {shape}: {in_one_line(error)}") from error
             difference = max(
-                _relative_difference(getattr(found, name), values.numpy())
-                for name, values in expected.items()
+                relative_difference(getattr(found, name), values.numpy()) for name, values in expected.items()
             )
             if not difference <= TOLERANCE:
                 raise ModelError(
@@ -237,14 +241,11 @@ def _copy_of(given: ModelInput) -> ModelInput:
     return dataclasses.replace(given, tensors=tuple(tensor.clone() for tensor in given.tensors))
 
 
-def _relative_difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+def relative_difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    """The largest difference, as a share of the largest value that is wanted."""
     wanted = wanted.reshape(found.shape) if wanted.size == found.size else wanted
     if found.shape != wanted.shape:
         return float("inf")
     if not wanted.size:
         return 0.0
     return float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-12))
-
-
-def _as_tuple(output: Any) -> tuple[Tensor, ...]:
-    return (output,) if isinstance(output, Tensor) else tuple(output)
