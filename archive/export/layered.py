@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 from archive.export.convolutions import Targets, mixes_nodes, replacement, takes_degree
 from archive.export.tracing import Traced, trace
 from handler.errors import ModelError
-from handler.model.signature import EdgeInput
+from handler.model.signature import EdgeInput, layered_argument_names
 
 _TARGETS = "hopserve_targets"
 
@@ -125,8 +125,7 @@ class _Rewriter:
             )
 
     def _declare(self, *, degrees: bool) -> None:
-        of_layer = ["edge_index", "ptr", *self._edge_inputs, *(["degree"] if degrees else [])]
-        names = ["x", *(f"{name}_{number}" for number in range(1, self._num_layers + 1) for name in of_layer)]
+        names = layered_argument_names(self._num_layers, self._edge_inputs, takes_degree=degrees)
         self._arguments = {name: self._graph.placeholder(name, type_expr=Tensor) for name in names}
 
     def _copy(self, node: fx.Node) -> None:

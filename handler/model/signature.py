@@ -108,9 +108,9 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """
         if self.contract == "plain":
             return ("x", "edge_index", *self.edge_inputs)
-        of_layer = ("edge_index", "ptr", *self.edge_inputs, *(["degree"] if self.takes_degree else []))
-        numbers = range(1, len(self.layer_fanouts) + 1)
-        return ("x", *(f"{name}_{number}" for number in numbers for name in of_layer))
+        return layered_argument_names(
+            len(self.layer_fanouts), self.edge_inputs, takes_degree=self.takes_degree
+        )
 
     def problems(self) -> Iterator[str]:
         """What contradicts itself in it."""
@@ -141,6 +141,15 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 yield f"task is {self.task}, but there are no {needed}"
             if task != self.task and has[task]:
                 yield f"task is {self.task}, but there are {needed}"
+
+
+def layered_argument_names(
+    num_layers: int, edge_inputs: tuple[EdgeInput, ...], *, takes_degree: bool
+) -> tuple[str, ...]:
+    """What a layered model is called with, in order; see `Signature.argument_names`."""
+    of_layer = ("edge_index", "ptr", *edge_inputs, *(["degree"] if takes_degree else []))
+    numbers = range(1, num_layers + 1)
+    return ("x", *(f"{name}_{number}" for number in numbers for name in of_layer))
 
 
 _NEEDED = {"classification": "labels", "regression": "targets", "link": "link_score"}
