@@ -6,14 +6,23 @@ HopserveError
 │   ├── UnknownNode         404 unknown_node
 │   ├── TooManyNodes        413 too_many_nodes
 │   ├── ResponseTooLarge    413 response_too_large
+│   ├── ReusedRequestId     409 request_id_reused
 │   ├── OverBudget          429 over_budget
 │   ├── TooLargeForMemory   503 out_of_memory
+│   ├── NotFresh            503 not_fresh
+│   ├── NotReady            503 not_ready
+│   ├── NotLogged           503 not_logged
 │   └── InternalError       500 internal
 │       └── NonFiniteOutput 500 non_finite_output
 ├── SettingsError           a settings value that cannot be used; names the key
 ├── GraphError
 │   ├── GraphInputError     arrays or files that are no graph
 │   └── SnapshotError       a snapshot that cannot be opened; names the file
+├── LogError                the log of mutations
+│   ├── LogUnavailable      its store cannot be reached or written, or is full
+│   ├── LogMoved            someone else appended first
+│   ├── LogGap              mutations are missing that a reader has yet to read
+│   └── LogCorrupt          what it holds cannot be right
 ├── ModelError              an exported model that cannot be made or loaded
 └── OutOfMemory             a forward that is too large for its device; a smaller one may do
 
@@ -109,6 +118,46 @@ class TooLargeForMemory(RequestError):
         super().__init__("there is not enough memory for this node's sample: ask for fewer hops or neighbors")
 
 
+class ReusedRequestId(RequestError):
+    """A request came under the id of another one."""
+
+    status = HTTPStatus.CONFLICT
+    code = "request_id_reused"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"another request came as {_shown(request_id)} before: give each an id of its own")
+
+
+class NotFresh(RequestError):
+    """The worker has not seen as much of the log as the client asks for."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "not_fresh"
+
+    def __init__(self, wanted_seq: int, seen_seq: int) -> None:
+        super().__init__(f"min_seq is {wanted_seq}, but this worker has seen mutations up to {seen_seq} only")
+
+
+class NotReady(RequestError):
+    """The worker knows that its graph is not what it should be."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "not_ready"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the worker's graph is not up to date, and cannot be brought up: {reason}")
+
+
+class NotLogged(RequestError):
+    """Mutations could not be made durable; none of them was applied."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "not_logged"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"nothing was changed, because the log cannot be written: {reason}")
+
+
 class InternalError(RequestError):
     """The server failed; the request may be right."""
 
@@ -146,6 +195,35 @@ class SnapshotError(GraphError):
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.path = path
+
+
+class LogError(HopserveError):
+    """The log of mutations fails."""
+
+
+class LogUnavailable(LogError):
+    """The log's store cannot be reached or written, or has no room."""
+
+
+class LogMoved(LogError):
+    """Someone else appended first."""
+
+    def __init__(self, expected_seq: int, found_seq: int) -> None:
+        super().__init__(f"mutation {expected_seq} was to be the latest, but {found_seq} is")
+
+
+class LogGap(LogError):
+    """Mutations are missing that a reader has yet to read."""
+
+    def __init__(self, after_seq: int, next_seq: int) -> None:
+        super().__init__(f"after mutation {after_seq} the log goes on with {next_seq}")
+
+
+class LogCorrupt(LogError):
+    """What a log holds cannot be right."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
 
 
 class ModelError(HopserveError):
