@@ -5,6 +5,7 @@ HopserveError
 │   ├── MalformedRequest    400 malformed
 │   ├── UnknownNode         404 unknown_node
 │   ├── TooManyNodes        413 too_many_nodes
+│   ├── TooManyMutations    413 too_many_mutations
 │   ├── ResponseTooLarge    413 response_too_large
 │   ├── ReusedRequestId     409 request_id_reused
 │   ├── OverBudget          429 over_budget
@@ -68,8 +69,8 @@ class UnknownNode(RequestError):
     status = HTTPStatus.NOT_FOUND
     code = "unknown_node"
 
-    def __init__(self, node_id: object) -> None:
-        super().__init__(f"the graph has no node {_shown(node_id)}")
+    def __init__(self, node_id: object, where: str = "") -> None:
+        super().__init__(f"{where}{': ' if where else ''}the graph has no node {_shown(node_id)}")
 
 
 class TooManyNodes(RequestError):
@@ -80,6 +81,16 @@ class TooManyNodes(RequestError):
 
     def __init__(self, asked: int, allowed: int) -> None:
         super().__init__(f"{asked} nodes asked for, at most {allowed} are allowed in one request")
+
+
+class TooManyMutations(RequestError):
+    """One request asks for more mutations than a request may."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code = "too_many_mutations"
+
+    def __init__(self, asked: int, allowed: int) -> None:
+        super().__init__(f"{asked} mutations asked for, at most {allowed} are allowed in one request")
 
 
 class ResponseTooLarge(RequestError):

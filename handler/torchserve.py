@@ -22,7 +22,7 @@ from ts.metrics.metric_type_enum import MetricTypes
 
 from handler import headers
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
-from handler.graph.snapshot import Snapshot
+from handler.graph.home import HeldSnapshot, open_held
 from handler.metrics import CATALOGUE, Counters
 from handler.model.exported import ExportedModel
 from handler.requests import Response
@@ -44,6 +44,7 @@ class GraphHandler:
 
     def __init__(self) -> None:
         self._service: Service | None = None
+        self._graph: HeldSnapshot | None = None
 
     def initialize(self, context: Context) -> None:
         """Open the graph, load the model and warm up; TorchServe sends requests only afterwards.
@@ -80,11 +81,11 @@ class GraphHandler:
         properties = context.system_properties
         device = _device(settings, properties.get("gpu_id"))
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
-        snapshot = Snapshot.open(Path(settings.graph))
+        self._graph = open_held(Path(settings.graph))  # held until the worker ends
         model = ExportedModel.load(Path(properties["model_dir"]), device)
         version = str(context.manifest["model"]["modelVersion"])
         counters = Counters()
-        service = Service(snapshot, model, settings, counters, version)
+        service = Service(self._graph.snapshot, model, settings, counters, version)
         if settings.warm_up:
             service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(counters, context, version)

@@ -68,6 +68,12 @@ class GrowingIntIds:
         """int64 [len(ids)]: the index of each id, -1 for one that never came."""
         return _find_ints(self.ids, self._slots, ids)
 
+    def drop_last(self) -> None:
+        """Forget the id that came last."""
+        self._num_ids -= 1
+        # Nothing was put into a slot after it, so that the slot is free again.
+        self._slots[self._slots == self._num_ids] = -1
+
     def finish(self, order: NDArray[np.int64] | None = None) -> NodeIds:
         """The ids as a graph's; this object is empty afterwards.
 
@@ -131,6 +137,12 @@ class GrowingStrIds:
     def find(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [len(offsets) - 1]: the index of each id, -1 for one that never came."""
         return _look_up_strs(self._data, self._offsets, self._slots, data, offsets)
+
+    def drop_last(self) -> None:
+        """Forget the id that came last."""
+        self._num_ids -= 1
+        # Nothing was put into a slot after it, so that the slot is free again.
+        self._slots[self._slots == self._num_ids] = -1
 
     def finish(self, order: NDArray[np.int64] | None = None) -> NodeIds:
         """The ids as a graph's; this object is empty afterwards.

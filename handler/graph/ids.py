@@ -83,7 +83,7 @@ class RangeIds:
         return list(index.tolist())
 
     def hashes(self) -> NDArray[np.uint64]:
-        return _hash_ints(np.arange(self._num_nodes, dtype=np.int64))
+        return hash_ints(np.arange(self._num_nodes, dtype=np.int64))
 
     def ranks(self) -> NDArray[np.int64]:
         return _NO_INTS
@@ -124,7 +124,7 @@ class IntIds:
         return list(self._ids[index].tolist())
 
     def hashes(self) -> NDArray[np.uint64]:
-        return _hash_ints(self._ids)
+        return hash_ints(self._ids)
 
     def ranks(self) -> NDArray[np.int64]:
         return _ranks_of(np.argsort(self._ids, kind="stable"))
@@ -150,7 +150,7 @@ class StrIds:
     @classmethod
     def build(cls, ids: Sequence[str]) -> StrIds:
         """Index `ids`; a repeated id is a `GraphInputError`."""
-        return cls.of_utf8(*_as_utf8(ids))
+        return cls.of_utf8(*as_utf8(ids))
 
     @classmethod
     def of_utf8(cls, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> StrIds:
@@ -170,7 +170,7 @@ class StrIds:
         return len(self._offsets) - 1
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
-        data, offsets = _as_utf8([str(node_id) for node_id in node_ids])
+        data, offsets = as_utf8([str(node_id) for node_id in node_ids])
         return _find_strs(self._data, self._offsets, self._slots, data, offsets)
 
     def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
@@ -178,7 +178,7 @@ class StrIds:
         return [data[offsets[i] : offsets[i + 1]].tobytes().decode() for i in index.tolist()]
 
     def hashes(self) -> NDArray[np.uint64]:
-        return _hash_strs(self._data, self._offsets)
+        return hash_strs(self._data, self._offsets)
 
     def ranks(self) -> NDArray[np.int64]:
         data, offsets = self._data.tobytes(), self._offsets.tolist()
@@ -202,7 +202,8 @@ def _ranks_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
     return ranks
 
 
-def _as_utf8(ids: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def as_utf8(ids: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Strings as UTF-8, uint8 [num_bytes], and its offsets, int64 [len(ids) + 1]."""
     encoded = [node_id.encode() for node_id in ids]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
@@ -216,7 +217,8 @@ def _free_slots(num_nodes: int) -> NDArray[np.int64]:
 
 
 @compiled
-def _hash_ints(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+def hash_ints(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """uint64 [num_nodes]: the hash of each integer id."""
     hashes = np.empty(len(ids), dtype=np.uint64)
     for index in range(len(ids)):
         hashes[index] = mix64(np.uint64(ids[index]))
@@ -224,7 +226,8 @@ def _hash_ints(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 @compiled
-def _hash_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+def hash_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """uint64 [num_nodes]: the hash of each string id."""
     hashes = np.empty(len(offsets) - 1, dtype=np.uint64)
     for index in range(len(hashes)):
         hashes[index] = hash_bytes(data, offsets[index], offsets[index + 1])

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.kernels import compiled
-from handler.graph.tree_kernels import find_edges
+from handler.graph.overlay_arrays import AddedArrays, BaseArrays
+from handler.graph.row_reads import read_row, weight_of
 
 
 @compiled
@@ -55,12 +56,13 @@ def arrange_by_hop(
 
 @compiled
 def sum_samples(
-    method: int,
-    indptr: NDArray[np.int64],
-    permutation: NDArray[np.uint32],
-    time: NDArray[np.float64],
-    weight: NDArray[np.float32],
+    base: BaseArrays,
+    added: AddedArrays,
+    by_time: bool,
+    weighted: bool,
     as_of: NDArray[np.float64],
+    max_age: float,
+    now: float,
     node: NDArray[np.int64],
     ptr: NDArray[np.int64],
     fanouts: NDArray[np.int64],
@@ -69,19 +71,17 @@ def sum_samples(
     """Write to `total` [num_fanouts, num_tree_nodes] the weights of each node's sample, or their number."""
     widest = fanouts.max()
     found = np.empty(widest, dtype=np.int64)
-    moved = np.empty((2, 0), dtype=np.int64)
     for tree in range(len(ptr) - 1):
         latest = as_of[tree] if len(as_of) else np.inf
+        earliest = (latest if latest < np.inf else now) - max_age
         for place in range(ptr[tree], ptr[tree + 1]):
-            first, count = find_edges(
-                method, indptr, permutation, time, latest, np.uint64(0), node[place], widest, found, moved
-            )
+            count = read_row(base, added, node[place], latest, earliest, by_time, widest, found)
             for layer in range(len(fanouts)):
                 sampled = min(count, fanouts[layer])
-                if len(weight) == 0:
+                if not weighted:
                     total[layer, place] = sampled
                     continue
                 summed = 0.0
                 for step in range(sampled):
-                    summed += weight[found[step] if len(permutation) else first + step]
+                    summed += weight_of(base, added, found[step])
                 total[layer, place] = summed

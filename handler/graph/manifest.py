@@ -11,11 +11,13 @@ import numpy as np
 import xxhash
 
 from handler.errors import SnapshotError
+from handler.graph.durable import replace_file
 from handler.graph.features import FeatureKind
 from handler.graph.ids import IdKind
 from handler.graph.ordering import Ordering, Strategy
+from handler.graph.rules import EdgeRules
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 _HASHED_BLOCK_BYTES = 1 << 22
 _NUM_SPOTS, _SPOT_BYTES = 64, 1 << 12
@@ -46,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seq: the position in the log of mutations up to which the snapshot is complete.
         ordering: how the lists of neighbours lie.
         extra_orderings: how else they can be read; `order_<strategy>` holds the permutation of each.
-        multigraph: whether edges with the same ends may stand side by side.
+        rules: which edges counted; later ones must follow them to give what a build from all edges gives.
         edge_dim: number of edge features.
         id_kind: which class of `handler.graph.ids` reads the ids.
         feature_kind: which class of `handler.graph.features` reads the features; none without features.
@@ -61,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_nodes: Count
     num_edges: Count
     feature_dim: Count
-    multigraph: bool
+    rules: EdgeRules
     edge_dim: Count
     ordering: Ordering
     extra_orderings: tuple[Ordering, ...]
@@ -102,13 +104,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     snapshot_id = xxhash.xxh3_64_hexdigest(msgspec.json.encode(nameless))[:12]
     named = msgspec.structs.replace(manifest, snapshot_id=snapshot_id)
     text = msgspec.json.format(msgspec.json.encode(named), indent=2)
-    path = folder / MANIFEST_NAME
-    draft = path.with_name(f".{MANIFEST_NAME}-{os.getpid()}")
-    with draft.open("wb") as file:
-        file.write(text + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    replace_file(folder / MANIFEST_NAME, text + b"\n")
 
 
 def array_path(folder: Path, name: str) -> Path:

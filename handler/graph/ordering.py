@@ -106,7 +106,7 @@ class RowOrderer:
 
         Returns:
             int64 [num_kept], positions of the edges kept, row by row in order (but in a multigraph, of edges
-            with the same ends the latest alone, of equal times the first that came); int64 [num_rows], how
+            with the same ends the latest alone, of equal times the last that came); int64 [num_rows], how
             many each row kept; and float32 [num_kept], their `summed` weights, or counts without weights.
         """
         return merge_rows(

@@ -9,7 +9,7 @@ from handler.graph.hashing import edge_key, mix64
 from handler.graph.kernels import compiled
 
 # The places of these strategies in `ordering.STRATEGIES`.
-_SEEDED, _WEIGHTED, _TOP_WEIGHT, _RECENT, _FIRST = range(5)
+SEEDED, WEIGHTED, TOP_WEIGHT, RECENT, FIRST = range(5)
 _SMALL_ROW = 32  # up to here insertion beats merging
 _UNIT = 2.0**-53
 
@@ -30,7 +30,7 @@ def _comes_before(
 
 
 @compiled
-def _by_source(
+def by_source(
     source: NDArray[np.integer], weight: NDArray[np.float32], time: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """One row's edges by (source, time, weight, arrival): repeats side by side, in their numbering."""
@@ -52,7 +52,7 @@ def _by_source(
 
 
 @compiled
-def _sort_keys(primary: NDArray[np.float64], tie: NDArray[np.uint64], by_tie: bool) -> NDArray[np.int64]:
+def sort_keys(primary: NDArray[np.float64], tie: NDArray[np.uint64], by_tie: bool) -> NDArray[np.int64]:
     """The order of ascending (primary, tie); of `tie` alone where `by_tie` says that it decides."""
     num_edges = len(tie)
     if num_edges > _SMALL_ROW:
@@ -74,6 +74,41 @@ def _sort_keys(primary: NDArray[np.float64], tie: NDArray[np.uint64], by_tie: bo
 
 
 @compiled
+def edge_rank_key(
+    strategy: int,
+    key: np.uint64,
+    place: float,
+    has_weight: bool,
+    weight: np.float32,
+    has_time: bool,
+    time: float,
+    multigraph: bool,
+    number: int,
+) -> tuple[float, np.uint64]:
+    """By what an edge comes in its row: ascending by the first, and by the second where that is equal.
+
+    `key` is the `edge_key` of its ends; `place` that of its source among ascending ids, for `first` alone;
+    `number` tells apart edges of a multigraph that are equal in all but that.
+    """
+    if multigraph:
+        if has_time:
+            key = mix64(key ^ np.float64(time).view(np.uint64))
+        if has_weight:
+            key = mix64(key ^ np.uint64(np.float32(weight).view(np.uint32)))
+        key = mix64(key + np.uint64(number))
+    if strategy == WEIGHTED:
+        uniform = (np.float64(key >> np.uint64(11)) + 0.5) * _UNIT
+        return -np.log(uniform) / weight, key
+    if strategy == TOP_WEIGHT:
+        return -np.float64(weight), key
+    if strategy == RECENT:
+        return -time, key
+    if strategy == FIRST:
+        return place, key
+    return 0.0, key
+
+
+@compiled
 def _order_row(
     strategy: int,
     seed: np.uint64,
@@ -86,35 +121,29 @@ def _order_row(
     time: NDArray[np.float64],
     multigraph: bool,
 ) -> NDArray[np.int64]:
-    """One row's `chosen` edges, which come as `_by_source` has them, in the strategy's order."""
+    """One row's `chosen` edges, which come as `by_source` has them, in the strategy's order."""
     num_edges = len(chosen)
     primary = np.zeros(num_edges)
     tie = np.empty(num_edges, dtype=np.uint64)
-    time_bits, weight_bits = time.view(np.uint64), weight.view(np.uint32)
-    number = np.uint64(0)
+    has_weight, has_time = len(weight) > 0, len(time) > 0
+    number = 0
     for place in range(num_edges):
         edge = chosen[place]
-        key = edge_key(seed, hash_v, hashes[source[edge]])
-        if multigraph:
-            before = chosen[place - 1] if place else -1
-            same = place > 0 and not _comes_before(before, edge, source, weight, time)
-            number = number + np.uint64(1) if same else np.uint64(0)
-            if len(time):
-                key = mix64(key ^ time_bits[edge])
-            if len(weight):
-                key = mix64(key ^ np.uint64(weight_bits[edge]))
-            key = mix64(key + number)
-        tie[place] = key
-        if strategy == _WEIGHTED:
-            uniform = (np.float64(tie[place] >> np.uint64(11)) + 0.5) * _UNIT
-            primary[place] = -np.log(uniform) / weight[edge]
-        elif strategy == _TOP_WEIGHT:
-            primary[place] = -weight[edge]
-        elif strategy == _RECENT:
-            primary[place] = -time[edge]
-        elif strategy == _FIRST:
-            primary[place] = ranks[source[edge]] if len(ranks) else source[edge]
-    return chosen[_sort_keys(primary, tie, strategy == _SEEDED)]
+        before = chosen[place - 1] if place else -1
+        same = multigraph and place > 0 and not _comes_before(before, edge, source, weight, time)
+        number = number + 1 if same else 0
+        primary[place], tie[place] = edge_rank_key(
+            strategy,
+            edge_key(seed, hash_v, hashes[source[edge]]),
+            np.float64(ranks[source[edge]] if len(ranks) else source[edge]) if strategy == FIRST else 0.0,
+            has_weight,
+            weight[edge] if has_weight else np.float32(1),
+            has_time,
+            time[edge] if has_time else 0.0,
+            multigraph,
+            number,
+        )
+    return chosen[sort_keys(primary, tie, strategy == SEEDED)]
 
 
 @compiled
@@ -125,7 +154,7 @@ def _merge_row(
     time: NDArray[np.float64],
     sums: NDArray[np.float32],
 ) -> NDArray[np.int64]:
-    """Of repeats side by side in `order` the latest, of equal times the first that came."""
+    """Of repeats side by side in `order` the latest, of equal times the last that came."""
     kept = 0
     start = 0
     for end in range(1, len(order) + 1):
@@ -138,7 +167,7 @@ def _merge_row(
             total += weight[edge] if len(weight) else 1.0
             later = len(time) > 0 and time[edge] > time[best]
             as_late = len(time) == 0 or time[edge] == time[best]
-            if later or (as_late and edge < best):
+            if later or (as_late and edge > best):
                 best = edge
         if len(sums):
             sums[best] = total
@@ -187,7 +216,7 @@ def merge_rows(
         row_source = source[start:end]
         row_weight = weight[start:end] if len(weight) else weight
         row_time = time[start:end] if len(time) else time
-        order = _by_source(row_source, row_weight, row_time)
+        order = by_source(row_source, row_weight, row_time)
         if not multigraph:
             row_sums = sums[start:end] if summed else sums
             order = _merge_row(order, row_source, row_weight, row_time, row_sums)
@@ -224,7 +253,7 @@ def permute_rows(
         row_source = source[start:end]
         row_weight = weight[start:end] if len(weight) else weight
         row_time = time[start:end] if len(time) else time
-        order = _by_source(row_source, row_weight, row_time)
+        order = by_source(row_source, row_weight, row_time)
         hash_v = hashes[first_row + row]
         order = _order_row(
             strategy, seed, hash_v, hashes, ranks, order, row_source, row_weight, row_time, multigraph

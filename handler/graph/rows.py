@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +17,9 @@ from handler.graph.ids import NodeIds
 from handler.graph.kernels import compiled
 from handler.graph.ordering import Ordering, RowOrderer, check_weights
 from handler.graph.progress import SILENT, Progress
+from handler.graph.rules import EdgeRules
 
-Duplicates = Literal["drop", "sum", "keep"]
 PART_EDGES = 1 << 22  # a part takes about 80 bytes an edge while it is ordered
-
-
-@dataclass(frozen=True)
-class EdgeRules:
-    """What edges count.
-
-    Args:
-        undirected: each edge counts both ways.
-        duplicates: of edges with the same ends `drop` all but the latest (of equal times, the first that
-            came), `sum` their weights (or count them), or `keep` them all.
-        self_loops: whether edges from a node to itself count.
-    """
-
-    undirected: bool = False
-    duplicates: Duplicates = "drop"
-    self_loops: bool = True
-
-    @property
-    def multigraph(self) -> bool:
-        """Whether edges with the same ends may stand side by side."""
-        return self.duplicates == "keep"
 
 
 @dataclass
@@ -141,7 +119,7 @@ class RowBuilder:
             if note:
                 self.counts.num_self_loops_dropped += int(loops.sum())
             block, loops = block.take(~loops), np.zeros(int((~loops).sum()), dtype=np.bool_)
-        return _both_ways(block, loops) if self.rules.undirected else block
+        return both_ways(block, loops) if self.rules.undirected else block
 
     def _deal(self, parts: _Parts, spool: EdgeSpool) -> None:
         cursor = parts.starts[:-1].copy()
@@ -217,7 +195,7 @@ def _check_block(block: EdgeBlock, num_nodes: int) -> None:
 _SPOKEN = {"weight": "weight", "time": "time", "attr": "feature vector"}
 
 
-def _both_ways(block: EdgeBlock, loops: NDArray[np.bool_]) -> EdgeBlock:
+def both_ways(block: EdgeBlock, loops: NDArray[np.bool_]) -> EdgeBlock:
     """Each edge and then its reverse, so that both came when the edge did; but of self-loops none."""
     line = np.repeat(np.arange(len(block)), np.where(loops, 1, 2))
     reverse = np.concatenate([[False], line[1:] == line[:-1]]) if len(line) else np.zeros(0, dtype=np.bool_)

@@ -7,7 +7,10 @@ how PyG lays out the graphs of a `Batch`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +20,16 @@ from handler.graph.adjacency import Adjacency
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ids import NodeIds, RangeIds
 from handler.graph.layer_kernels import sum_samples
+from handler.graph.ordering import Strategy
+from handler.graph.overlay import Overlay
+from handler.graph.overlay_arrays import AddedArrays, base_arrays, no_changes
+from handler.graph.row_reads import DRAWN, ORDERED, WALKED
 from handler.graph.sampling import MAX_VISITS, Sampling
-from handler.graph.tree_kernels import DRAWN, PERMUTED, PREFIX, WALKED, grow_trees
+from handler.graph.tree_kernels import grow_trees
 
 _NO_LIMIT = 2**62
 _NO_TIMES = np.empty(0)
-_NO_WEIGHTS = np.empty(0, dtype=np.float32)
+_COMPUTED = {"random": DRAWN, "walk": WALKED}
 
 
 @dataclass(frozen=True)
@@ -71,35 +78,52 @@ class Sampler:
 
     Args:
         ids: of the graph's nodes, by which walks are drawn.
+        overlay: changes to the graph, kept in the order that `sampled_order` names.
+        max_edge_age: edges whose time is longer ago do not count.
+        now: the time from which ages count where there is no `as_of`; seconds since 1970.
 
     Raises:
-        GraphInputError: the graph has no such ordering.
+        GraphInputError: the graph has no such ordering, or does not know the age of what is computed.
     """
 
     def __init__(
-        self, adjacency: Adjacency, sampling: Sampling | None = None, ids: NodeIds | None = None
+        self,
+        adjacency: Adjacency,
+        sampling: Sampling | None = None,
+        ids: NodeIds | None = None,
+        *,
+        overlay: Overlay | None = None,
+        max_edge_age: float | None = None,
+        now: Callable[[], float] = lambda: time.time(),
     ) -> None:
         self.adjacency = adjacency
         self.sampling = sampling or Sampling()
-        strategy = self.sampling.strategy or adjacency.ordering.strategy
-        self._by_time = strategy == "recent"
-        self._permutation = np.empty(0, dtype=np.uint32)
-        if strategy in {"random", "walk"}:
-            self._method = DRAWN if strategy == "random" else WALKED
-        elif strategy == adjacency.ordering.strategy:
-            self._method = PREFIX
-        elif (permutation := adjacency.permutations.get(strategy)) is not None:  # type: ignore[arg-type]
-            self._method = PERMUTED
-            self._permutation = permutation
-        else:
-            stored = ", ".join(f"`{name}`" for name in (adjacency.ordering.strategy, *adjacency.permutations))
-            raise GraphInputError(f"the graph stores no ordering `{strategy}`, only {stored}")
+        order = sampled_order(adjacency, self.sampling)
+        self._by_time = self.sampling.strategy not in _COMPUTED and order == "recent"
+        self._method = _COMPUTED.get(self.sampling.strategy or "", ORDERED)
         if self.sampling.num_walks * self.sampling.walk_length > MAX_VISITS:
             raise GraphInputError(f"num_walks times walk_length must be at most {MAX_VISITS}")
-        self._id_parts = (ids or RangeIds(adjacency.num_nodes)).hash_parts()
+        if max_edge_age is not None and self._method != ORDERED:
+            raise GraphInputError(
+                f"`{self.sampling.strategy}` cannot tell how old an edge is; the graph has a max_edge_age"
+            )
+        self._overlay = overlay
+        self._static = no_changes()
+        self._base = (
+            base_arrays(
+                adjacency, ids or RangeIds(adjacency.num_nodes), adjacency.permutations.get(order)
+            )
+            if overlay is None
+            else overlay.base
+        )
         self._walks = np.array([self.sampling.num_walks, self.sampling.walk_length], dtype=np.int64)
         self._fetched = np.zeros(1, dtype=np.int64)
-        self._time = _NO_TIMES if adjacency.edge_time is None else adjacency.edge_time
+        self._max_age = np.inf if max_edge_age is None else float(max_edge_age)
+        self._now = now
+
+    @property
+    def _added(self) -> AddedArrays:
+        return self._static if self._overlay is None else self._overlay.arrays
 
     @property
     def knows_time(self) -> bool:
@@ -138,12 +162,12 @@ class Sampler:
         ptr = np.zeros(len(seeds) + 1, dtype=np.int64)
         num_trees = grow_trees(
             self._method,
-            self.adjacency.indptr,
-            self.adjacency.indices,
-            self._permutation,
-            self._time,
+            self._base,
+            self._added,
+            self._by_time,
             _NO_TIMES if as_of is None else as_of,
-            *self._id_parts,
+            self._max_age,
+            self._now(),
             np.uint64(self.sampling.seed),
             self._walks,
             seeds,
@@ -175,14 +199,15 @@ class Sampler:
         if trees.share is not None:
             return trees.share
         weight = self.adjacency.edge_weight
-        return None if weight is None else weight[trees.edge]
+        return None if weight is None else _taken(weight, self._added.weight[1:], trees.edge)
 
     def edge_attr(self, trees: SampledTrees) -> NDArray[np.float32] | None:
         """float32 [num_edges, edge_dim]: the edges' features; none without."""
         attr = self.adjacency.edge_attr
         if attr is None or trees.share is not None:
             return None
-        return np.take(attr, trees.edge, axis=0).astype(np.float32, copy=False)
+        added = attr[:0] if self._overlay is None else self._overlay.attr[1:]
+        return _taken(attr, added, trees.edge).astype(np.float32, copy=False)
 
     def sampled_degree(
         self,
@@ -205,24 +230,49 @@ class Sampler:
             GraphInputError: neighbours are computed, not read, so that this would cost another sample of
                 each; or there are no weights.
         """
-        if self._method in {DRAWN, WALKED}:
+        if self._method != ORDERED:
             raise GraphInputError(
                 f"a model that normalises by degrees cannot sample by `{self.sampling.strategy}`"
             )
-        weight = self.adjacency.edge_weight if weighted else _NO_WEIGHTS
-        if weight is None:
+        if weighted and self.adjacency.edge_weight is None:
             raise GraphInputError("the graph has no edge weights to sum up")
         total = np.empty((len(layer_fanouts), len(trees.node)), dtype=np.float32)
         sum_samples(
-            self._method,
-            self.adjacency.indptr,
-            self._permutation,
-            self._time,
-            weight,
+            self._base,
+            self._added,
+            self._by_time,
+            weighted,
             _NO_TIMES if as_of is None else as_of,
+            self._max_age,
+            self._now(),
             trees.node,
             trees.ptr,
             np.array(layer_fanouts, dtype=np.int64),
             total,
         )
         return total
+
+
+def sampled_order(adjacency: Adjacency, sampling: Sampling) -> Strategy:
+    """The order of rows from which a strategy samples: its own, or of what is computed the graph's.
+
+    Raises:
+        GraphInputError: the graph stores no such order.
+    """
+    own = adjacency.ordering.strategy
+    strategy = own if sampling.strategy is None or sampling.strategy in _COMPUTED else sampling.strategy
+    if strategy != own and strategy not in adjacency.permutations:
+        stored = ", ".join(f"`{name}`" for name in (own, *adjacency.permutations))
+        raise GraphInputError(f"the graph stores no ordering `{strategy}`, only {stored}")
+    return strategy  # type: ignore[return-value]  # what is computed is ruled out
+
+
+def _taken(base: NDArray[Any], added: NDArray[Any], edge: NDArray[np.int64]) -> NDArray[Any]:
+    """What is known of edges, by their positions: first those of the snapshot, then those added."""
+    later = edge >= len(base)
+    if not len(added) or not later.any():
+        return np.take(base, edge, axis=0)
+    values = np.empty((len(edge), *base.shape[1:]), dtype=base.dtype)
+    values[~later] = base[edge[~later]]
+    values[later] = added[edge[later] - len(base)]
+    return values

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.graph.hashing import edge_key, hash_bytes, mix64
+from handler.graph.hashing import hash_bytes, mix64
 from handler.graph.kernels import compiled
 from handler.graph.ordering import Strategy
 
@@ -37,7 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 @compiled
-def _chance(key: np.uint64, limit: int) -> int:
+def chance(key: np.uint64, limit: int) -> int:
     """A place in 0 to limit - 1 from the bits of a hash."""
     return int(np.float64(key >> np.uint64(11)) * _UNIT * limit)
 
@@ -58,7 +58,7 @@ def draw_places(
     """
     key = mix64(mix64(seed) ^ np.uint64(node))
     for step in range(count):
-        here, there = step, step + _chance(mix64(key + np.uint64(step)), degree - step)
+        here, there = step, step + chance(mix64(key + np.uint64(step)), degree - step)
         taken, given = there, here
         for earlier in range(step):  # the last swap of a place counts
             if moved[0, earlier] == there:
@@ -79,64 +79,3 @@ def node_hash(
     if kind == 1:
         return mix64(np.uint64(ids[node]))
     return hash_bytes(data, offsets[node], offsets[node + 1])
-
-
-@compiled
-def most_visited(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    kind: int,
-    ids: NDArray[np.int64],
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    seed: np.uint64,
-    num_walks: int,
-    walk_length: int,
-    node: int,
-    count: int,
-    visits: NDArray[np.int64],
-    nodes: NDArray[np.int64],
-    shares: NDArray[np.float32],
-) -> int:
-    """Write the up to `count` nodes that walks from `node` visit most to `nodes`, their shares of all visits
-    to `shares`, and return how many there are.
-
-    The walks are the same every time: each step is a hash of (seed, node's id, walk, step). Visits of the
-    node itself do not count; of equally visited nodes the `seeded` hash decides. `visits` is scratch of
-    num_walks * walk_length.
-    """
-    hash_v = node_hash(kind, ids, data, offsets, node)
-    key = mix64(mix64(seed) ^ hash_v)
-    num_visits = 0
-    for walk in range(num_walks):
-        at = node
-        for step in range(walk_length):
-            start, degree = indptr[at], indptr[at + 1] - indptr[at]
-            if degree == 0:
-                break
-            at = indices[start + _chance(mix64(key + np.uint64(walk * walk_length + step)), degree)]
-            if at != node:
-                visits[num_visits] = at
-                num_visits += 1
-    seen = visits[:num_visits]
-    seen.sort()
-    # The distinct nodes go to the front of `seen`, by number of visits in `times`.
-    times = np.empty(num_visits, dtype=np.int64)
-    ties = np.empty(num_visits, dtype=np.uint64)
-    num_distinct = 0
-    for visit in range(num_visits):
-        if visit and seen[visit] == seen[num_distinct - 1]:
-            times[num_distinct - 1] += 1
-        else:
-            seen[num_distinct] = seen[visit]
-            times[num_distinct] = 1
-            hash_u = node_hash(kind, ids, data, offsets, seen[visit])
-            ties[num_distinct] = edge_key(seed, hash_v, hash_u)
-            num_distinct += 1
-    order = np.argsort(ties[:num_distinct], kind="mergesort")
-    order = order[np.argsort(-times[order], kind="mergesort")]
-    found = min(count, num_distinct)
-    for place in range(found):
-        nodes[place] = seen[order[place]]
-        shares[place] = times[order[place]] / num_visits
-    return found

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from handler.errors import SnapshotError
 from handler.graph.adjacency import Adjacency
+from handler.graph.edges import EdgeFields
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
+from handler.graph.holding import hold
 from handler.graph.ids import IntIds, NodeIds, RangeIds, StrIds
 from handler.graph.manifest import (
     Manifest,
@@ -45,6 +47,8 @@ class Snapshot:
         features: node features, or none.
         label: int64 [num_nodes], class of each node and -1 where it is unknown; only for training.
         split: uint8 [num_nodes], see `Split`; only for training.
+        node_created: float64 [num_nodes], seconds since 1970 when a node was added, 0 for those of the build;
+            none if all are of the build.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Snapshot:
         features: Features | None,
         label: NDArray[np.int64] | None,
         split: NDArray[np.uint8] | None,
+        node_created: NDArray[np.float64] | None = None,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -64,10 +69,11 @@ class Snapshot:
         self.features = features
         self.label = label
         self.split = split
+        self.node_created = node_created
 
     @classmethod
     def open(cls, folder: Path) -> Snapshot:
-        """Map a snapshot.
+        """Map a snapshot; of a graph's home, the one that counts now.
 
         Every file's size, dtype and shape is checked, and its checksum too where the snapshot is small
         (up to 64 MiB); of larger ones a few spots of each file, which shows files of another snapshot.
@@ -76,6 +82,11 @@ class Snapshot:
         Raises:
             SnapshotError: it is missing, truncated, corrupt or of another format; names the file.
         """
+        with hold(folder) as held:
+            return cls._map(held.folder)
+
+    @classmethod
+    def _map(cls, folder: Path) -> Snapshot:
         manifest = read_manifest(folder)
         arrays = {
             name: map_array(folder, name, np.dtype(entry.dtype), entry.shape)
@@ -92,6 +103,7 @@ class Snapshot:
             _read_features(manifest, arrays),
             arrays.get("label"),
             arrays.get("split"),
+            arrays.get("node_created"),
         )
 
     @property
@@ -102,9 +114,19 @@ class Snapshot:
     def num_edges(self) -> int:
         return self.manifest.num_edges
 
+    @property
+    def edge_fields(self) -> EdgeFields:
+        """What is known of each edge."""
+        return self.adjacency.fields
+
+    @property
+    def seq(self) -> int:
+        """The position in the log up to which it is complete."""
+        return self.manifest.seq
+
     def sampler(self, sampling: Sampling | None = None) -> Sampler:
         """What samples this graph; `GraphInputError` where it does not store such an ordering."""
-        return Sampler(self.adjacency, sampling, self.ids)
+        return Sampler(self.adjacency, sampling, self.ids, max_edge_age=self.manifest.rules.max_edge_age)
 
 
 def verify(folder: Path, *, progress: Progress = SILENT) -> Snapshot:
@@ -113,7 +135,14 @@ def verify(folder: Path, *, progress: Progress = SILENT) -> Snapshot:
     Raises:
         SnapshotError: the first thing that is wrong; names the file.
     """
-    snapshot = Snapshot.open(folder)
+    with hold(folder) as held:
+        snapshot = Snapshot.open(held.folder)
+        _check_everything(snapshot, progress)
+    return snapshot
+
+
+def _check_everything(snapshot: Snapshot, progress: Progress) -> None:
+    folder = snapshot.folder
     _check_files(folder, snapshot.manifest, whole=True, progress=progress)
     progress.say("checking that edges and ids are possible")
     adjacency = snapshot.adjacency
@@ -125,7 +154,6 @@ def verify(folder: Path, *, progress: Progress = SILENT) -> Snapshot:
         _check_within(folder, "indices", adjacency.indices[edges], snapshot.num_nodes)
         for strategy, places in adjacency.permutations.items():
             _check_within(folder, ordering_array(strategy), places[edges], int(degree_limit))
-    return snapshot
 
 
 def map_array(folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -171,7 +199,7 @@ def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[An
     wanted: dict[str, tuple[int, ...] | None] = {"indptr": (nodes + 1,), "indices": (edges,)}
     wanted |= dict.fromkeys(_FROM_IDS[manifest.id_kind])
     wanted |= dict.fromkeys(_FROM_FEATURES[manifest.feature_kind])
-    wanted |= {name: (nodes,) for name in ("label", "split", "ids") if name in arrays}
+    wanted |= {name: (nodes,) for name in ("label", "split", "ids", "node_created") if name in arrays}
     wanted |= {name: (edges,) for name in ("edge_weight", "edge_time") if name in arrays}
     wanted |= {ordering_array(extra.strategy): (edges,) for extra in manifest.extra_orderings}
     if manifest.edge_dim:

@@ -6,66 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.kernels import compiled
-from handler.graph.sampling import draw_places, most_visited
+from handler.graph.overlay_arrays import AddedArrays, BaseArrays
+from handler.graph.overlay_reads import base_degree
+from handler.graph.row_reads import (
+    DRAWN,
+    ORDERED,
+    WALKED,
+    changed_row,
+    draw_row,
+    most_visited,
+    read_row,
+    source_of,
+)
 
-# How a node's neighbours are found: the first of its row, the first of a permutation of it, drawn, by walks.
-PREFIX, PERMUTED, DRAWN, WALKED = range(4)
 # So many seeds and nodes at a time, that what was fetched is still in the cache when it is read.
 _FETCHED_SEEDS, _FETCHED_NODES = 32, 2048
 
 
 @compiled
-def _not_later(
-    time: NDArray[np.float64], permutation: NDArray[np.uint32], start: int, end: int, as_of: float
-) -> int:
-    """How many of a row's edges, which lie latest first, are later than `as_of`."""
-    low, high = 0, end - start
-    while low < high:
-        middle = (low + high) // 2
-        place = permutation[start + middle] if len(permutation) else middle
-        if time[start + place] > as_of:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled
-def find_edges(
-    method: int,
-    indptr: NDArray[np.int64],
-    permutation: NDArray[np.uint32],
-    time: NDArray[np.float64],
-    latest: float,
-    draw_seed: np.uint64,
-    node: int,
-    fanout: int,
-    found: NDArray[np.int64],
-    moved: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Find a node's sampled edges: where they begin, if they are a prefix, and how many there are.
-
-    The positions of others are written to `found`.
-    """
-    row, end = indptr[node], indptr[node + 1]
-    first = row
-    if latest < np.inf:
-        first += _not_later(time, permutation, row, end, latest)
-    count = min(end - first, fanout)
-    if method == PERMUTED:
-        for place in range(count):
-            found[place] = row + permutation[first + place]
-    elif method == DRAWN:
-        draw_places(draw_seed, node, end - row, count, found, moved)
-        for place in range(count):
-            found[place] += row
-    return first, count
-
-
-@compiled
 def _fetch_rows(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
+    base: BaseArrays,
+    added: AddedArrays,
     seeds: NDArray[np.int64],
     fanouts: NDArray[np.int64],
     frontier: NDArray[np.int64],
@@ -75,19 +36,30 @@ def _fetch_rows(
     Grown tree by tree, each read waits for the one before it. Here all trees go hop by hop, and the loops
     do nothing that depends on what they read: so the memory answers many reads at a time. `frontier`
     [2, capacity] bounds how much is fetched. The sum that is returned keeps the reads from being left out.
+    Of changed rows the snapshot's part is fetched, which most of their edges come from.
     """
+    indptr, indices = base.indptr, base.indices
+    num_base = len(indptr) - 1
     nodes, following = frontier[0], frontier[1]
-    size = min(len(seeds), len(nodes))
-    nodes[:size] = seeds[:size]
+    size = 0
+    for place in range(min(len(seeds), len(nodes))):
+        if seeds[place] < num_base:
+            nodes[size] = seeds[place]
+            size += 1
     total = 0
     last = len(indices) - 1
+    live = len(added.row_of) > 0
     for depth in range(len(fanouts)):
         for place in range(size):
             total += indptr[nodes[place] + 1]
+            if live:
+                total += added.row_of[nodes[place]]
         for place in range(size):
             start = indptr[nodes[place]]
             # A short row lies in one or two lines of the cache.
             total += indices[min(start, last)] + indices[min(start + fanouts[depth] - 1, last)]
+            if live and added.row_of[nodes[place]]:
+                total += added.head[added.row_of[nodes[place]], 0]
         if depth + 1 == len(fanouts):
             break
         found = 0
@@ -104,15 +76,12 @@ def _fetch_rows(
 @compiled
 def grow_trees(  # noqa: C901 - calls cost too much here
     method: int,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    permutation: NDArray[np.uint32],
-    time: NDArray[np.float64],
+    base: BaseArrays,
+    added: AddedArrays,
+    by_time: bool,
     as_of: NDArray[np.float64],
-    id_kind: int,
-    ids: NDArray[np.int64],
-    id_data: NDArray[np.uint8],
-    id_offsets: NDArray[np.int64],
+    max_age: float,
+    now: float,
     draw_seed: np.uint64,
     walks: NDArray[np.int64],
     seeds: NDArray[np.int64],
@@ -135,13 +104,16 @@ def grow_trees(  # noqa: C901 - calls cost too much here
     visits = np.empty(walks[0] * walks[1] if method == WALKED else 0, dtype=np.int64)
     shares = np.empty(widest if method == WALKED else 0, dtype=np.float32)
     frontier = np.empty((2, _FETCHED_NODES), dtype=np.int64)
+    # Where a row that nobody changed is asked for its first edges, they are read without a call.
+    is_plain = method == ORDERED and len(base.permutation) == 0 and len(as_of) == 0 and max_age == np.inf
     end = 0
     edge = 0
     for tree in range(len(seeds)):
-        if tree % _FETCHED_SEEDS == 0 and method == PREFIX and len(indices):
-            fetched[0] += _fetch_rows(indptr, indices, seeds[tree : tree + _FETCHED_SEEDS], fanouts, frontier)
+        if tree % _FETCHED_SEEDS == 0 and is_plain and len(base.indices):
+            fetched[0] += _fetch_rows(base, added, seeds[tree : tree + _FETCHED_SEEDS], fanouts, frontier)
+        latest = as_of[tree] if len(as_of) else np.inf
+        earliest = (latest if latest < np.inf else now) - max_age
         level_start = end
-        first = 0
         if end >= max_nodes:
             return tree
         node[end] = seeds[tree]
@@ -151,30 +123,31 @@ def grow_trees(  # noqa: C901 - calls cost too much here
             level_end = end
             for parent in range(level_start, level_end):
                 v = node[parent]
-                if method == WALKED:
-                    count = most_visited(
-                        indptr, indices, id_kind, ids, id_data, id_offsets, draw_seed,
-                        walks[0], walks[1], v, fanouts[depth], visits, found, shares,
-                    )  # fmt: skip
-                elif method == PREFIX and len(as_of) == 0:  # the usual case, without a call
-                    first = indptr[v]
-                    count = min(indptr[v + 1] - first, fanouts[depth])
+                first = -1
+                if is_plain and changed_row(added, v) == 0:
+                    count = min(base_degree(base, v), fanouts[depth])
+                    first = base.indptr[v] if count else 0
+                elif method == ORDERED:
+                    count = read_row(base, added, v, latest, earliest, by_time, fanouts[depth], found)
+                elif method == DRAWN:
+                    count = draw_row(base, added, draw_seed, v, fanouts[depth], found, moved)
                 else:
-                    latest = as_of[tree] if len(as_of) else np.inf
-                    first, count = find_edges(
-                        method, indptr, permutation, time, latest, draw_seed, v, fanouts[depth], found, moved
+                    count = most_visited(
+                        base, added, draw_seed, walks[0], walks[1], v, fanouts[depth], visits, found, shares
                     )
                 if end + count > max_nodes or edge + count > max_edges:
                     return tree
                 for place in range(count):
-                    if method == WALKED:
+                    if first >= 0:
+                        node[end] = base.indices[first + place]
+                        position[edge] = first + place
+                    elif method == WALKED:
                         node[end] = found[place]
                         position[edge] = -1
                         share[edge] = shares[place]
                     else:
-                        at = first + place if method == PREFIX else found[place]
-                        node[end] = indices[at]
-                        position[edge] = at
+                        node[end] = source_of(base, added, found[place])
+                        position[edge] = found[place]
                     hop[end] = depth + 1
                     source[edge] = end
                     target[edge] = parent

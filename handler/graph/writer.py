@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from handler.errors import GraphInputError, SnapshotError
 from handler.graph.adjacency import Adjacency
 from handler.graph.arrays import GraphArrays, check_nodes, empty_features, index_ids
 from handler.graph.edges import EdgeFields, index_dtype
+from handler.graph.holding import hold, hold_for_compaction, hold_new
 from handler.graph.ids import NodeIds
+from handler.graph.layout import is_home
 from handler.graph.manifest import (
     FORMAT_VERSION,
-    MANIFEST_NAME,
     Manifest,
     array_path,
     describe_file,
@@ -32,8 +32,10 @@ from handler.graph.manifest import (
 from handler.graph.npy import NpyWriter
 from handler.graph.ordering import Ordering, RowOrderer, check_ordering, check_weights
 from handler.graph.progress import SILENT, Progress
-from handler.graph.rows import EdgeCounts, EdgeRules, RowBuilder
+from handler.graph.rows import EdgeCounts, RowBuilder
+from handler.graph.rules import EdgeRules
 from handler.graph.snapshot import Snapshot, map_array
+from handler.graph.staging import staged
 
 _Files = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -45,7 +47,7 @@ class BuildPlan:
     Args:
         ordering: in which the lists of neighbours lie.
         extra_orderings: in which they can be read as well, of other strategies.
-        rules: what edges count.
+        rules: what edges count; also those that come later.
     """
 
     ordering: Ordering = field(default_factory=lambda: Ordering("seeded"))
@@ -80,32 +82,35 @@ def write_snapshot(
     """Build a snapshot in a folder beside `folder`, and move it there when it is complete.
 
     Args:
-        folder: where it goes; an existing one is only replaced if `replace` is set and it is a snapshot.
+        folder: where it goes; an existing one is only replaced if `replace` is set, it is a graph, and no
+            process holds a snapshot of it.
 
     Raises:
         GraphInputError: this is no graph, or has not what the orderings need.
         SnapshotError: the folder is taken or cannot be written.
     """
-    plan = plan or BuildPlan()
-    check_target(folder, replace=replace)
-    progress.say("checking the nodes")
-    ids = index_ids(graph)
-    check_nodes(graph, ids)
-    check_plan(plan, graph.edges.fields)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise SnapshotError(folder, f"cannot be written: {error.strerror}") from None
-    try:
-        counts = _write_files(staging, graph, ids, plan, progress)
-        staging.chmod(0o755)  # mkdtemp's own 0o700 would hide it from other users' workers
-        _move_into_place(staging, folder)
-    except OSError as error:
-        raise SnapshotError(folder, f"cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return BuildReport(graph.num_nodes, counts, *empty_features(graph, ids))
+    # Nested like this, the hold is let go last, when the snapshot has its place.
+    with ExitStack() as build, staged(folder, replace=replace) as staging:
+        return build.enter_context(write_files(staging, graph, plan or BuildPlan(), progress))
+
+
+@contextmanager
+def write_files(
+    folder: Path, graph: GraphArrays, plan: BuildPlan, progress: Progress
+) -> Iterator[BuildReport]:
+    """Write the files of a snapshot into an empty folder, which is held until the end.
+
+    Raises:
+        GraphInputError: this is no graph, or has not what the plan needs.
+        OSError: the folder cannot be written.
+    """
+    with hold_new(folder):
+        progress.say("checking the nodes")
+        ids = index_ids(graph)
+        check_nodes(graph, ids)
+        check_plan(plan, graph.edges.fields)
+        counts = _write_files(folder, graph, ids, plan, progress)
+        yield BuildReport(graph.num_nodes, counts, *empty_features(graph, ids))
 
 
 def add_ordering(folder: Path, ordering: Ordering, *, progress: Progress = SILENT) -> Manifest:
@@ -113,9 +118,14 @@ def add_ordering(folder: Path, ordering: Ordering, *, progress: Progress = SILEN
 
     Raises:
         GraphInputError: the snapshot has such an ordering, or has not what it needs.
-        SnapshotError: it cannot be opened or written.
+        SnapshotError: it cannot be opened or written, or a compaction is about to take its place.
     """
-    snapshot = Snapshot.open(folder)
+    with hold_for_compaction(folder) if is_home(folder) else nullcontext(), hold(folder) as held:
+        return _add_ordering(Snapshot.open(held.folder), ordering, progress)
+
+
+def _add_ordering(snapshot: Snapshot, ordering: Ordering, progress: Progress) -> Manifest:
+    folder = snapshot.folder
     manifest = snapshot.manifest
     if ordering.strategy in manifest.orderings():
         raise GraphInputError(f"{folder}: has an ordering `{ordering.strategy}` already")
@@ -125,7 +135,7 @@ def add_ordering(folder: Path, ordering: Ordering, *, progress: Progress = SILEN
         ordering,
         snapshot.ids.hashes(),
         _ranks(ordering, snapshot.ids),
-        multigraph=manifest.multigraph,
+        multigraph=manifest.rules.multigraph,
     )
     name = ordering_array(ordering.strategy)
     path = array_path(folder, name)
@@ -144,19 +154,15 @@ def add_ordering(folder: Path, ordering: Ordering, *, progress: Progress = SILEN
     return read_manifest(folder)
 
 
-def check_target(folder: Path, *, replace: bool) -> None:
-    """Refuse a folder that a snapshot may not be written to with a `SnapshotError`."""
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not (folder / MANIFEST_NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise SnapshotError(folder, "exists and is no graph snapshot, so it is left alone")
-    if (folder / MANIFEST_NAME).is_file() and not replace:
-        raise SnapshotError(folder, "a snapshot is there already")
-
-
 def check_plan(plan: BuildPlan, given: EdgeFields) -> None:
-    """Refuse orderings that such edges cannot have, or that are asked for twice, with a `GraphInputError`."""
+    """Refuse orderings and rules that such edges cannot have, and orderings that are asked for twice.
+
+    Raises:
+        GraphInputError: says which.
+    """
     fields = EdgeFields(given.weight or plan.rules.duplicates == "sum", given.time)
+    if plan.rules.max_edge_age is not None and not fields.time:
+        raise GraphInputError("a greatest age of edges needs edge times")
     orderings = (plan.ordering, *plan.extra_orderings)
     for ordering in orderings:
         check_ordering(ordering, fields)
@@ -284,7 +290,7 @@ def _manifest(graph: GraphArrays, ids: NodeIds, plan: BuildPlan, builder: RowBui
         num_nodes=graph.num_nodes,
         num_edges=builder.counts.num_edges,
         feature_dim=0 if graph.features is None else graph.features.shape[1],
-        multigraph=builder.orderer.multigraph,
+        rules=plan.rules,
         edge_dim=builder.fields.attr_dim,
         ordering=plan.ordering,
         extra_orderings=plan.extra_orderings,
@@ -297,14 +303,3 @@ def _manifest(graph: GraphArrays, ids: NodeIds, plan: BuildPlan, builder: RowBui
 
 def _with_ordering(manifest: Manifest, ordering: Ordering) -> Manifest:
     return msgspec.structs.replace(manifest, extra_orderings=(*manifest.extra_orderings, ordering))
-
-
-def _move_into_place(staging: Path, folder: Path) -> None:
-    """Workers that have the old snapshot mapped keep it: its files live on until they let go."""
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    retired = folder.with_name(f".{folder.name}-retired-{os.getpid()}")
-    folder.rename(retired)
-    staging.rename(folder)
-    shutil.rmtree(retired)

@@ -1,4 +1,4 @@
-"""`hopserve graph build`: from files to a snapshot."""
+"""`hopserve graph build`: from files to a graph."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+import msgspec
 
 from archive.datasets import DATASETS, load_digits, load_npz, load_planetoid
 from handler.errors import GraphInputError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeFields
+from handler.graph.home import write_home
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.progress import Progress
-from handler.graph.rows import Duplicates, EdgeRules
-from handler.graph.writer import BuildPlan, BuildReport, check_plan, check_target, write_snapshot
-from scripts.cli.options import ANY_PATH, Bars, Names, say
+from handler.graph.rules import Duplicates, EdgeRules
+from handler.graph.staging import check_target
+from handler.graph.writer import BuildPlan, BuildReport, check_plan
+from scripts.cli.options import ANY_PATH, Age, Bars, Names, say
 
 SOURCES = ("edges", "npz", "pyg", "network", "dataset")
 
@@ -58,6 +61,7 @@ class BuildOptions:
     undirected: bool
     duplicates: Duplicates
     self_loops: Literal["keep", "drop"]
+    max_edge_age: float | None
     download_to: Path
 
 
@@ -131,9 +135,9 @@ _STRATEGY = click.Choice(STRATEGIES)
     show_default=True,
     help="How tables' features are stored.",
 )
-@click.option("--out", type=ANY_PATH, required=True, help="Folder of the new snapshot.")
+@click.option("--out", type=ANY_PATH, required=True, help="Folder of the new graph.")
 @click.option("--name", help="What the graph is called.  [default: the file's name]")
-@click.option("--force", is_flag=True, help="Replace a snapshot that is there.")
+@click.option("--force", is_flag=True, help="Replace a graph that is there, unless it is being served.")
 @click.option(
     "--ordering",
     type=_STRATEGY,
@@ -170,15 +174,21 @@ _STRATEGY = click.Choice(STRATEGIES)
     help="Edges from a node to itself.",
 )
 @click.option(
+    "--max-edge-age",
+    type=Age(),
+    help="Leave edges out of samples once they are older than this: a number in the unit of the edge times,"
+    " or 12h, 30d and so on where these are seconds.",
+)
+@click.option(
     "--download-to",
     type=ANY_PATH,
     default=_download_folder,
     help="Where downloads are kept.  [default: ~/.cache/hopserve/datasets]",
 )
 def build_command(**given: Any) -> None:
-    """Build a snapshot from a file or a known dataset.
+    """Build a graph from a file or a known dataset.
 
-    Nothing is left behind when it fails, and an older snapshot stays as it was.
+    Nothing is left behind when it fails, and an older graph stays as it was.
     """
     options = BuildOptions(**given)
     chosen = [name for name in SOURCES if getattr(options, name) is not None]
@@ -188,16 +198,18 @@ def build_command(**given: Any) -> None:
         raise click.UsageError("--nodes goes with --edges")
     _refuse_unused(options, chosen[0])
     check_target(options.out, replace=options.force)
-    rules = EdgeRules(options.undirected, options.duplicates, options.self_loops == "keep")
+    rules = EdgeRules(
+        options.undirected, options.duplicates, options.self_loops == "keep", options.max_edge_age
+    )
     extra = tuple(Ordering(strategy, options.seed) for strategy in options.also_order)
     plan = BuildPlan(Ordering(options.ordering, options.seed), extra, rules)
     if options.edges is not None:  # before a long reading
         check_plan(plan, EdgeFields(options.weight is not None, options.time is not None))
     progress = Bars()
     with _read(options, progress) as (graph, undirected):
-        plan = replace(plan, rules=replace(rules, undirected=undirected))
+        plan = replace(plan, rules=msgspec.structs.replace(rules, undirected=undirected))
         named = replace(graph, name=options.name or graph.name)
-        report = write_snapshot(options.out, named, plan, replace=options.force, progress=progress)
+        report = write_home(options.out, named, plan, replace=options.force, progress=progress)
     click.echo(_summary(options.out, report))
 
 
@@ -318,7 +330,7 @@ def _read_tables(options: BuildOptions, progress: Progress) -> Iterator[GraphArr
 
 @contextmanager
 def _work_folder(out: Path) -> Iterator[Path]:
-    """A folder on the disk of the snapshot, for what does not fit into memory."""
+    """A folder on the disk of the graph, for what does not fit into memory."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-import-", dir=out.parent) as work:

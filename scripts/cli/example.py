@@ -9,9 +9,9 @@ from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, train
 from archive.export.export import export_model
 from archive.pack import PackPlan, pack
-from handler.graph.manifest import MANIFEST_NAME
+from handler.graph.home import write_home
+from handler.graph.layout import is_graph
 from handler.graph.snapshot import Snapshot
-from handler.graph.writer import write_snapshot
 from scripts.cli.options import Bars, say
 
 MODEL_NAME = "graphsage"
@@ -22,9 +22,9 @@ def build_example(root: Path, store: Path) -> Path:
     """Make what is missing of the graph, the weights, the export and the archive below `root`/var."""
     graph = root / "var" / "graphs" / "digits"
     model = root / "var" / "models" / f"{MODEL_NAME}-{VERSION}"
-    if not (graph / MANIFEST_NAME).exists():
+    if not is_graph(graph):
         say("building the digits graph")
-        write_snapshot(graph, load_digits())
+        write_home(graph, load_digits())
     weights = model / "weights.pt"
     if not weights.exists():
         result = train(Snapshot.open(graph), TrainingPlan(), Bars())

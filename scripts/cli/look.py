@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +17,7 @@ from archive.pictures import draw_degrees, draw_sample
 from handler.errors import GraphInputError, OverBudget, UnknownNode
 from handler.graph.arrays import Split
 from handler.graph.fanout import FanoutPlan
+from handler.graph.home import open_held
 from handler.graph.ids import NodeIds
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
@@ -43,13 +45,17 @@ def info_command(folder: Path, plot: Path | None) -> None:
     """Show what a snapshot holds, as JSON."""
     if plot is not None:
         check_picture_path(plot)
-    snapshot = Snapshot.open(folder)
+    with open_held(folder) as held:
+        snapshot, home = held.snapshot, held.home
+        size_bytes = sum(file.stat().st_size for file in snapshot.folder.iterdir())
     manifest = snapshot.manifest
     degrees = count_degrees(snapshot.adjacency)
     some_nodes = np.arange(min(3, snapshot.num_nodes))
     own, *extra = ({"strategy": each.strategy, "seed": each.seed} for each in manifest.orderings().values())
     info: dict[str, object] = {
         "name": manifest.name,
+        "graph_id": None if home is None else home.graph_id,
+        "folder": str(snapshot.folder),
         "snapshot": manifest.snapshot_id,
         "seq": manifest.seq,
         "num_nodes": snapshot.num_nodes,
@@ -63,9 +69,10 @@ def info_command(folder: Path, plot: Path | None) -> None:
         },
         "ordering": own,
         "extra_orderings": extra,
+        "rules": msgspec.structs.asdict(manifest.rules),
         "edges": _edge_info(snapshot),
         **_node_info(snapshot),
-        "size_bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "size_bytes": size_bytes,
     }
     if plot is not None:
         draw_degrees(degrees, plot, manifest.name)

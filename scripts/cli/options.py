@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from gateway.upstream.properties import ServerProperties, read_properties
 _PROJECT = Path(__file__).resolve().parents[2]
 
 DRAIN_TIMEOUT_S = 30.0
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
@@ -51,6 +54,25 @@ class Names(click.ParamType[tuple[str, ...]]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         return value if isinstance(value, tuple) else tuple(str(value).split(","))
+
+
+class Age(click.ParamType[float]):
+    """A number in the unit of the edges' times, or seconds as `90s`, `15m`, `12h`, `30d` or `2w`."""
+
+    name = "AGE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        written = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([smhdw]?)", text)
+        try:
+            age = float(written[1]) * _SECONDS[written[2]] if written else math.nan
+        except ValueError:
+            age = math.nan
+        if not (age > 0 and math.isfinite(age)):
+            self.fail(f"{value!r} is no age, such as 2592000, 12h or 30d", param, ctx)
+        return age
 
 
 class Setting(click.ParamType[tuple[str, Any]]):

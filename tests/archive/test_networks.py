@@ -14,7 +14,7 @@ import pytest
 from archive.networks import Network, from_networkx, load_network
 from handler.errors import GraphInputError
 from handler.graph.arrays import Split
-from handler.graph.rows import EdgeRules
+from handler.graph.rules import EdgeRules
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 

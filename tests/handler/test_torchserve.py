@@ -16,6 +16,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from handler import headers as hopserve_headers
 from handler.entry import Handler
+from handler.graph.holding import claim
 from handler.settings import Settings
 from handler.torchserve import GRAPH_VARIABLE, _device, _threads_per_worker
 from tests.conftest import Example
@@ -41,6 +42,13 @@ def _ask(
     context.request_processor = [RequestProcessor(dict(headers or JSON_HEADERS)) for _ in rows]
     bodies = handler.handle(list(rows), context)
     return [(context.get_response_status(i)[0], json.loads(body)) for i, body in enumerate(bodies)]
+
+
+def test_a_worker_holds_the_graph_it_serves(example: Example, tmp_path: Path) -> None:
+    shutil.copytree(example.graph, tmp_path / "graph")
+    handler = Handler()
+    handler.initialize(_context(example, handler={"graph": str(tmp_path / "graph"), "warm_up": False}))
+    assert claim(tmp_path / "graph") is None
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +207,7 @@ def test_a_failure_that_nobody_foresaw_is_one_line_too(
     def fail(folder: Path) -> None:
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr("handler.torchserve.Snapshot.open", fail)
+    monkeypatch.setattr("handler.torchserve.open_held", fail)
     with pytest.raises(RuntimeError) as caught:
         Handler().initialize(_context(example))
     assert str(caught.value) == "hopserve: cannot serve graphsage: MemoryError: no room for it"

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from torch_geometric.data import Data
 
 from handler.errors import HopserveError
 from handler.graph.fanout import FanoutPlan
+from handler.graph.home import GraphHome, open_held
+from handler.graph.rules import EdgeRules
 from handler.graph.snapshot import Snapshot, verify
 from scripts.cli.main import hopserve
 
@@ -87,6 +90,69 @@ def test_two_tables_with_everything(tmp_path: Path, edges: Path) -> None:
     assert snapshot.split is not None
     assert snapshot.split.tolist() == [1, 2, 0, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edges.csv", "graph", "nodes.csv"]
+
+
+def test_a_build_makes_a_home_that_every_command_takes(tmp_path: Path, edges: Path) -> None:
+    _build(tmp_path, "--edges", edges)
+    folder = tmp_path / "graph"
+    home = GraphHome.read(folder)
+    assert home.current.name == "snapshot-0"
+
+    def run(*arguments: str) -> str:
+        command = ["graph", *arguments]
+        return CliRunner().invoke(hopserve, command, catch_exceptions=False, standalone_mode=False).stdout
+
+    assert "is now sampled by seeded, first" in run("add-ordering", str(folder), "--strategy", "first")
+    info = json.loads(run("info", str(folder)))
+    assert (info["graph_id"], info["folder"]) == (home.graph_id, str(home.current))
+    assert info["extra_orderings"] == [{"strategy": "first", "seed": 0}]
+    assert "intact: 3 nodes, 3 edges" in run("verify", str(folder))
+    assert json.loads(run("sample", str(folder), "b"))["hops"][1] == ["a"]
+
+
+def test_a_graph_that_is_served_is_not_replaced(tmp_path: Path, edges: Path) -> None:
+    _build(tmp_path, "--edges", edges)
+    assert "a snapshot is there already" in _refuse(tmp_path, "--edges", edges)
+    with open_held(tmp_path / "graph"):
+        message = _refuse(tmp_path, "--edges", edges, "--force")
+    assert message.startswith(f"{tmp_path / 'graph'}: is being served")
+    _build(tmp_path, "--edges", edges, "--force")
+
+
+@pytest.mark.parametrize(
+    ("age", "wanted"), [("15", 15), ("2.5e3", 2500), ("12h", 43_200), ("30d", 2_592_000)]
+)
+def test_edges_have_a_greatest_age(tmp_path: Path, edges: Path, age: str, wanted: float) -> None:
+    _build(tmp_path, "--edges", edges, "--time", "time", "--max-edge-age", age, "--duplicates", "keep")
+    rules = Snapshot.open(tmp_path / "graph").manifest.rules
+    assert rules == EdgeRules(duplicates="keep", max_edge_age=wanted)
+
+
+@pytest.mark.parametrize("age", ["0", "-3", "soon", "1.2.3", "12H", "inf", "nan", "1e999", ""])
+def test_an_age_that_is_none_is_refused(tmp_path: Path, edges: Path, age: str) -> None:
+    command = [
+        "graph",
+        "build",
+        "--out",
+        str(tmp_path / "graph"),
+        "--edges",
+        str(edges),
+        "--max-edge-age",
+        age,
+    ]
+    result = CliRunner().invoke(hopserve, command)
+    assert result.exit_code == 2
+    assert "is no age, such as 2592000, 12h or 30d" in result.stderr
+
+
+def test_a_greatest_age_needs_times(tmp_path: Path, edges: Path) -> None:
+    assert "a greatest age of edges needs edge times" in _refuse(
+        tmp_path, "--edges", edges, "--max-edge-age", "1"
+    )
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]))
+    assert "a greatest age of edges needs edge times" in _refuse(
+        tmp_path, "--npz", tmp_path / "g.npz", "--max-edge-age", "1"
+    )
 
 
 def test_the_same_edges_in_every_format_are_the_same_graph(tmp_path: Path) -> None:
@@ -241,9 +307,7 @@ def test_a_disk_that_fills_up_during_an_import_leaves_nothing(tmp_path: Path, li
 
     command = _import_command(path, tmp_path / "graph")
     _build(tmp_path, "--edges", path)  # kernels are compiled and kept: not even their files can grow below
-    for file in (tmp_path / "graph").iterdir():
-        file.unlink()
-    (tmp_path / "graph").rmdir()
+    shutil.rmtree(tmp_path / "graph")
     result = subprocess.run(
         command,
         capture_output=True,

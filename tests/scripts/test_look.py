@@ -80,6 +80,8 @@ def test_info_shows_all_that_a_snapshot_holds(folder: Path) -> None:
     assert info.pop("size_bytes") == sum(file.stat().st_size for file in folder.iterdir())
     assert info == {
         "name": "letters",
+        "graph_id": None,
+        "folder": str(folder),
         "seq": 0,
         "num_nodes": 4,
         "num_edges": 4,
@@ -87,6 +89,7 @@ def test_info_shows_all_that_a_snapshot_holds(folder: Path) -> None:
         "in_degree": {"max": 3, "p99": 3, "median": 0, "isolated": 2},
         "ordering": {"strategy": "seeded", "seed": 3},
         "extra_orderings": [{"strategy": "recent", "seed": 0}],
+        "rules": {"undirected": False, "duplicates": "drop", "self_loops": True, "max_edge_age": None},
         "edges": {"weight": {"min": 0.1, "max": 0.4}, "time": {"min": 1, "max": 5}, "features": None},
         "features": {"kind": "dense", "dimension": 2},
         "classes": {"no": 1, "yes": 2},

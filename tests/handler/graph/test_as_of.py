@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ordering import Ordering
-from handler.graph.rows import EdgeRules
+from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan

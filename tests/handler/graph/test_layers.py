@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from handler.graph.fanout import FanoutPlan
 from handler.graph.layers import arrange_layers
 from handler.graph.ordering import Ordering
-from handler.graph.rows import EdgeRules
+from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
 from handler.graph.writer import BuildPlan
 from tests import reference

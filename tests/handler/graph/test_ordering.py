@@ -18,7 +18,7 @@ from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
-from handler.graph.rows import EdgeRules
+from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, add_ordering, write_snapshot
@@ -117,7 +117,7 @@ def test_samples_do_not_depend_on_the_order_of_nodes_and_edges(
     random.shuffle(order)
     random.shuffle(lines)
     place = {old: new for new, old in enumerate(order)}
-    if duplicates == "drop":  # among edges of equal time, the first that came counts
+    if duplicates == "drop":  # among edges of equal time, the last that came counts
         lines.sort(key=lambda line: graph.weight[line])
     shuffled = EdgeData(
         [graph.ids[old] for old in order],  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_repeats_become_one(graph: EdgeData, strategy: Strategy) -> None:
     merged.add_nodes_from(graph.ids)
     for duplicates in ("drop", "sum"):
         for (u, v), lines in groups.items():
-            latest = max(lines, key=lambda line: (graph.time[line], -line))
+            latest = max(lines, key=lambda line: (graph.time[line], line))
             weight = graph.weight[latest] if duplicates == "drop" else sum(graph.weight[i] for i in lines)
             merged.add_edge(graph.ids[u], graph.ids[v], weight=weight, time=graph.time[latest])
         snapshot = graph.to_snapshot(_plan(strategy, rules=EdgeRules(duplicates=duplicates)))
@@ -194,7 +194,7 @@ def test_undirected_edges_count_both_ways_and_self_loops_once(make_snapshot: Cal
     )
     assert merged.adjacency.indices.tolist() == [1, 2, 0, 0]
     assert merged.adjacency.edge_weight is not None
-    assert merged.adjacency.edge_weight.tolist() == [1, 4, 1, 4]
+    assert merged.adjacency.edge_weight.tolist() == [2, 4, 2, 4]
 
 
 @pytest.mark.parametrize("strategy", ["seeded", "weighted"])
@@ -249,6 +249,7 @@ def test_an_ordering_can_be_added_later(make_snapshot: Callable[..., Snapshot]) 
         "edge_time.npy",
         "indices.npy",
         "indptr.npy",
+        "lock",
         "manifest.json",
         "order_recent.npy",
     ]

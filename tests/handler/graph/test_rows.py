@@ -15,7 +15,8 @@ from handler.errors import GraphInputError
 from handler.graph.edges import EdgeArrays
 from handler.graph.ids import IntIds, RangeIds
 from handler.graph.ordering import STRATEGIES, Ordering, RowOrderer, Strategy
-from handler.graph.rows import EdgeRules, RowBuilder, ordered_adjacency
+from handler.graph.rows import RowBuilder, ordered_adjacency
+from handler.graph.rules import EdgeRules
 from tests.graphs import EdgeData, graphs_with_edge_data
 
 rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())

@@ -19,9 +19,16 @@ from handler.graph import snapshot as snapshot_module
 from handler.graph.arrays import GraphArrays, Split
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import CsrFeatures, DenseFeatures
-from handler.graph.manifest import MANIFEST_NAME, Manifest, read_manifest, spot_checksum
+from handler.graph.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    describe_file,
+    read_manifest,
+    spot_checksum,
+    write_manifest,
+)
 from handler.graph.ordering import Ordering
-from handler.graph.rows import EdgeRules
+from handler.graph.rules import EdgeRules
 from handler.graph.snapshot import Snapshot, verify
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.graphs import SmallGraph, small_graphs
@@ -63,6 +70,36 @@ def test_everything_is_read_back(make_snapshot: Callable[..., Snapshot]) -> None
     assert snapshot.manifest.label_names == ("no", "yes")
     assert snapshot.split is not None
     assert snapshot.split.tolist() == [1, 2, 0, 3]
+
+
+def test_rules_are_kept_for_edges_that_come_later(make_snapshot: Callable[..., Snapshot]) -> None:
+    rules = EdgeRules(undirected=True, duplicates="sum", self_loops=False)
+    assert make_snapshot(STRINGS, BuildPlan(rules=rules)).manifest.rules == rules
+
+
+def test_a_greatest_age_needs_times(make_snapshot: Callable[..., Snapshot]) -> None:
+    aging = BuildPlan(rules=EdgeRules(max_edge_age=3.5))
+    with pytest.raises(GraphInputError, match="a greatest age of edges needs edge times"):
+        make_snapshot(STRINGS, aging)
+    timed = GraphArrays("g", EdgeArrays(np.array([[0], [1]]), time=np.array([9])), 2)
+    assert make_snapshot(timed, aging).manifest.rules.max_edge_age == 3.5
+
+
+def test_a_snapshot_may_say_when_nodes_were_added(make_snapshot: Callable[..., Snapshot]) -> None:
+    snapshot = make_snapshot(STRINGS)
+    assert snapshot.node_created is None
+    for created, problem in ((np.array([0, 0, 0, 1.7e9]), None), (np.zeros(3), r"shape \[3\]")):
+        path = snapshot.folder / "node_created.npy"
+        np.save(path, created)
+        snapshot.manifest.arrays["node_created"] = describe_file(path, created.dtype, created.shape)
+        write_manifest(snapshot.folder, snapshot.manifest)
+        if problem is None:
+            opened = Snapshot.open(snapshot.folder).node_created
+            assert opened is not None
+            assert opened.tolist() == created.tolist()
+        else:
+            with pytest.raises(SnapshotError, match=problem):
+                Snapshot.open(snapshot.folder)
 
 
 def test_a_graph_without_edges_or_features(make_snapshot: Callable[..., Snapshot]) -> None:
@@ -165,7 +202,7 @@ def test_a_file_of_another_snapshot_is_refused(make_snapshot: Callable[..., Snap
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format_version": 99}, "format_version is 99, this Hopserve reads 2"),
+        ({"format_version": 99}, "format_version is 99, this Hopserve reads 3"),
         ({"num_nodes": 3}, "the manifest's counts ask for"),
         ({"num_edges": 7}, "the manifest's counts ask for"),
         ({"num_nodes": "4"}, "not a valid manifest: Expected `int`, got `str` - at `\\$.num_nodes`"),

@@ -1,0 +1,96 @@
+"""The features of a snapshot's nodes, with those that were set later and those of new nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from handler.graph.features import Features
+
+_FREE_NODES = 1 << 16
+_FIRST_ROWS = 1 << 8
+_ZEROS = 1  # the row, counted from 1, of nodes that came without features
+
+
+class LiveFeatures:
+    """Features that change; read like those of a snapshot.
+
+    Args:
+        base: of the snapshot; stay as they are.
+    """
+
+    def __init__(self, base: Features) -> None:
+        self._base = base
+        self._num_nodes = base.shape[0]
+        # Zeros that nobody has touched take no memory.
+        self._row_of = np.zeros(self._num_nodes + _FREE_NODES, dtype=np.int32)
+        self._rows = np.zeros((_FIRST_ROWS, base.shape[1]), dtype=np.float32)
+        self._num_rows = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(num_nodes, feature_dim)."""
+        return self._num_nodes, self._base.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the snapshot's values; later ones are rounded to it."""
+        return self._base.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that changes take."""
+        return self._rows.nbytes
+
+    def add_nodes(self, count: int) -> None:
+        """There are more nodes, of which all features are zero."""
+        first = self._num_nodes
+        self._num_nodes += count
+        if self._num_nodes > len(self._row_of):
+            larger = np.zeros(2 * self._num_nodes, dtype=np.int32)
+            larger[: len(self._row_of)] = self._row_of
+            self._row_of = larger
+        self._row_of[first : self._num_nodes] = _ZEROS
+
+    def drop_last(self, had_features: bool) -> None:
+        """Take back the node that was added last, and its features if they were set last."""
+        self._num_nodes -= 1
+        self._row_of[self._num_nodes] = 0
+        self._num_rows -= had_features
+
+    def set(self, node: NDArray[np.int64], x: NDArray[np.floating]) -> None:
+        """Set the features of nodes; of repeats the last one counts.
+
+        Args:
+            node: int64 [num_set].
+            x: float [num_set, feature_dim].
+        """
+        new = np.unique(node[self._row_of[node] <= _ZEROS])
+        needed = self._num_rows + len(new)
+        if needed > len(self._rows):
+            larger = np.zeros((max(2 * len(self._rows), needed), self._rows.shape[1]), dtype=np.float32)
+            larger[: self._num_rows] = self._rows[: self._num_rows]
+            self._rows = larger
+        self._row_of[new] = np.arange(self._num_rows, needed) + 1
+        self._num_rows = needed
+        self._rows[self._row_of[node] - 1] = x.astype(self.dtype)
+
+    def changed(self, node: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool [len(node)]: whose features are not those of the snapshot."""
+        return self._row_of[node] > 0
+
+    def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """See `Features`."""
+        row = self._row_of[index]
+        later = np.flatnonzero(row)
+        if not len(later):
+            return self._base.gather(index, out)
+        if out is None:
+            out = np.empty((len(index), self.shape[1]), dtype=np.float32)
+        if len(later) < len(index):
+            # What is not of the snapshot is read from node 0 first: cheaper than to read around it.
+            self._base.gather(np.where(row > 0, 0, index), out)
+        out[later] = self._rows[row[later] - 1]
+        return out
