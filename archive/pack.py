@@ -1,4 +1,4 @@
-"""Packs an exported model with the handler into `NAME-VERSION.mar`, for TorchServe's model store."""
+"""Packs the handler, with or without a model, into `NAME-VERSION.mar` for TorchServe's model store."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 import handler
 from handler.errors import ModelError, SettingsError
+from handler.graph.home import GraphHome
 from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
 from handler.model.signature import SIGNATURE_NAME, check_files, read_signature
-from handler.settings import parse_settings
+from handler.settings import parse_graph_settings, parse_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
@@ -29,12 +30,11 @@ _SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 @dataclass(frozen=True)
-class PackPlan:
-    """What goes into an archive, and how TorchServe is to run it.
+class ArchivePlan:
+    """What goes into any archive, and how TorchServe is to run it.
 
     Args:
-        model_folder: with the model and its `signature.json`, as `hopserve export` writes it.
-        graph_folder: snapshot that workers open; it stays where it is.
+        graph_folder: graph that workers open; it stays where it is.
         handler_package: the `handler` package that the archive carries.
         batch_size, max_batch_delay_ms: TorchServe sends a batch when it has so many requests, or when
             the first has waited so long.
@@ -45,7 +45,7 @@ class PackPlan:
 
     name: str
     version: str
-    model_folder: Path
+    _: KW_ONLY
     graph_folder: Path
     handler_package: Path = Path(handler.__file__).parent
     batch_size: int = 64
@@ -55,9 +55,70 @@ class PackPlan:
     response_timeout_s: int = 60
     startup_timeout_s: int = 120
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: The file of the handler package that has the class which TorchServe calls.
+    entry: ClassVar[str]
+
+    def check(self) -> None:
+        """Raise what a worker would raise when it starts."""
+        raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        """What the archive carries beside the handler; the first is the model, if there is one."""
+        raise NotImplementedError
 
 
-def pack(plan: PackPlan, store: Path, report: Callable[[str], None] = lambda step: None) -> Path:
+@dataclass(frozen=True)
+class PackPlan(ArchivePlan):
+    """A model.
+
+    Args:
+        model_folder: with the model and its `signature.json`, as `hopserve export` writes it.
+        settings: see `handler.settings.Settings`.
+    """
+
+    model_folder: Path = field(kw_only=True)
+    entry: ClassVar[str] = "entry.py"
+
+    def check(self) -> None:
+        """See `ArchivePlan`."""
+        signature = read_signature(self.model_folder)
+        check_files(self.model_folder, signature)
+        settings = parse_settings(handler_section(self))
+        ModelInputs(Snapshot.open(self.graph_folder), signature, settings)
+
+    def files(self) -> list[Path]:
+        """See `ArchivePlan`."""
+        signature = read_signature(self.model_folder)
+        others = [name for name in signature.files if name != signature.model_file]
+        return [self.model_folder / name for name in (signature.model_file, *others, SIGNATURE_NAME)]
+
+
+@dataclass(frozen=True)
+class GraphPlan(ArchivePlan):
+    """What a graph is changed through.
+
+    Args:
+        settings: see `handler.settings.GraphSettings`.
+    """
+
+    name: str = "graph"
+    version: str = "1.0"
+    max_workers: int = 1
+    response_timeout_s: int = 120
+    entry: ClassVar[str] = "graph_entry.py"
+
+    def check(self) -> None:
+        """See `ArchivePlan`."""
+        parse_graph_settings(handler_section(self))
+        GraphHome.read(self.graph_folder)
+        Snapshot.open(self.graph_folder)
+
+    def files(self) -> list[Path]:
+        """See `ArchivePlan`."""
+        return []
+
+
+def pack(plan: ArchivePlan, store: Path, report: Callable[[str], None] = lambda step: None) -> Path:
     """Write the archive into `store` and return its path; an older one of this name is replaced.
 
     Raises:
@@ -83,7 +144,7 @@ def pack(plan: PackPlan, store: Path, report: Callable[[str], None] = lambda ste
     return archive
 
 
-def model_config(plan: PackPlan) -> dict[str, object]:
+def model_config(plan: ArchivePlan) -> dict[str, object]:
     """The archive's `model-config.yaml`: TorchServe reads the top level, the handler its section."""
     return {
         "minWorkers": plan.num_workers,
@@ -96,31 +157,27 @@ def model_config(plan: PackPlan) -> dict[str, object]:
     }
 
 
-def handler_section(plan: PackPlan) -> dict[str, Any]:
+def handler_section(plan: ArchivePlan) -> dict[str, Any]:
     """The handler's section of `model-config.yaml`."""
     return {"graph": str(plan.graph_folder.resolve()), **plan.settings}
 
 
-def _check(plan: PackPlan) -> None:
+def _check(plan: ArchivePlan) -> None:
     if not _NAME.fullmatch(plan.name):
         raise SettingsError(f"model name {plan.name!r}: use letters, digits, `_` and `-`")
     if not _VERSION.fullmatch(plan.version):
         raise SettingsError(f"model version {plan.version!r}: use numbers with dots, such as 1.0")
-    signature = read_signature(plan.model_folder)
-    check_files(plan.model_folder, signature)
-    # What a worker would refuse when it starts is refused now.
-    settings = parse_settings(handler_section(plan))
-    ModelInputs(Snapshot.open(plan.graph_folder), signature, settings)
-    if not (plan.handler_package / "entry.py").is_file():
-        raise ModelError(f"{plan.handler_package}: is no handler package, it has no entry.py")
+    plan.check()
+    if not (plan.handler_package / plan.entry).is_file():
+        raise ModelError(f"{plan.handler_package}: is no handler package, it has no {plan.entry}")
 
 
-def _stage(plan: PackPlan, work: Path) -> None:
+def _stage(plan: ArchivePlan, work: Path) -> None:
     staged = work / "staged"
     shutil.copytree(plan.handler_package, staged / "handler", ignore=_SKIPPED)
-    shutil.copy(plan.handler_package / "entry.py", staged / "entry.py")
-    for name in (*read_signature(plan.model_folder).files, SIGNATURE_NAME):
-        shutil.copy(plan.model_folder / name, staged / name)
+    shutil.copy(plan.handler_package / plan.entry, staged / "entry.py")
+    for file in plan.files():
+        shutil.copy(file, staged / file.name)
     _write_yaml(staged / "metrics.yaml", torchserve_metrics_file())
     _write_yaml(work / "model-config.yaml", model_config(plan))
     (work / "tmp").mkdir()
@@ -146,13 +203,14 @@ def _check_import(staged: Path) -> None:
         raise ModelError(f"the handler cannot be imported: {lines[-1]}")
 
 
-def _run_archiver(plan: PackPlan, work: Path) -> None:
-    model_file = read_signature(plan.model_folder).model_file
+def _run_archiver(plan: ArchivePlan, work: Path) -> None:
     # Relative paths: the archiver takes commas and wildcards in them for its own.
     command = [sys.executable, "-m", "model_archiver.model_packaging"]
     command += ["--model-name", plan.name, "--version", plan.version, "--export-path", "out"]
-    command += ["--serialized-file", f"staged/{model_file}", "--handler", "staged/entry.py"]
-    command += ["--extra-files", "staged", "--config-file", "model-config.yaml"]
+    command += ["--handler", "staged/entry.py", "--extra-files", "staged"]
+    command += ["--config-file", "model-config.yaml"]
+    if files := plan.files():
+        command += ["--serialized-file", f"staged/{files[0].name}"]
     result = subprocess.run(
         command,
         cwd=work,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from handler.errors import MalformedRequest, NonFiniteOutput, RequestError
 from handler.graph.budget import Sampled
-from handler.graph.ids import NodeIds
+from handler.graph.readable import ReadableGraph
 from handler.graph.sampler import SampledTrees
 from handler.model.exported import ModelOutput
 from handler.model.signature import Signature
@@ -54,14 +54,14 @@ class Composer:
     """Makes answers of one model on one graph.
 
     Args:
-        about: what every answer says of the model and the graph.
+        model_version: as every answer names it.
     """
 
-    def __init__(self, signature: Signature, ids: NodeIds, about: dict[str, Any]) -> None:
+    def __init__(self, signature: Signature, graph: ReadableGraph, model_version: str) -> None:
         self._signature = signature
         self._labels = signature.labels
-        self._ids = ids
-        self._about = {"source": "live"} | about | {"age_ms": 0}
+        self._graph = graph
+        self._model_version = model_version
         gives: dict[str, object] = {
             "embedding": signature.embedding_dim,
             "label": signature.labels,
@@ -81,19 +81,13 @@ class Composer:
         if options.threshold is not None and not self._labels:
             raise MalformedRequest("this model gives no labels, which a threshold could decide")
 
-    def check_pairs(self, returned: Sequence[PairReturned]) -> None:
-        """Raise a `MalformedRequest` if this model cannot score pairs, or not in this way."""
-        if self._signature.link_score is None:
-            raise MalformedRequest("this model scores no pairs of nodes; its task is not `link`")
-        if "probability" in returned and self._signature.link_score == "cosine":
-            raise MalformedRequest("this model scores by the cosine, which is no log-odds: no probability")
-
     def rows(self, queries: Sequence[Query], places: Sequence[int], forward: Forwarded) -> list[Row]:
         """One row per query, whose answers are at these places of a forward."""
         output = forward.output
         outputs = np.concatenate([output.embedding, output.prediction], axis=1)
         finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
         predicted = self._predicted(queries, places, output.prediction)
+        about = self._about()
         rows: list[Row] = []
         for number, (query, place) in enumerate(zip(queries, places, strict=True)):
             if not finite[place]:
@@ -109,7 +103,7 @@ class Composer:
                     row |= fields[number]
             if "neighbors" in returned:
                 row["neighbors"] = self._neighbors(forward.sampled.trees, place)
-            rows.append(row | self._about | {"sampled": at.sampled})
+            rows.append(row | about | {"sampled": at.sampled})
         return rows
 
     def pair_row(
@@ -121,7 +115,12 @@ class Composer:
             row["score"] = score
         if "probability" in returned:
             row["probability"] = float(_sigmoid(np.float64(score)))
-        return row | self._about | {"sampled": [place.sampled for place in places]}
+        return row | self._about() | {"sampled": [place.sampled for place in places]}
+
+    def _about(self) -> dict[str, Any]:
+        """What every answer says of the model and of the graph as it is now."""
+        graph = {"snapshot": self._graph.manifest.snapshot_id, "seq": self._graph.seq}
+        return {"source": "live", "model_version": self._model_version, "graph": graph, "age_ms": 0}
 
     def _predicted(
         self, queries: Sequence[Query], places: Sequence[int], prediction: NDArray[np.float32]
@@ -165,7 +164,15 @@ class Composer:
         """The ids sampled for one seed, hop by hop."""
         tree = slice(trees.ptr[place], trees.ptr[place + 1])
         node, hop = trees.node[tree], trees.hop[tree]
-        return [self._ids.id_of(node[hop == depth]) for depth in range(1, int(hop[-1]) + 1)]
+        return [self._graph.ids.id_of(node[hop == depth]) for depth in range(1, int(hop[-1]) + 1)]
+
+
+def check_pairs(signature: Signature, returned: Sequence[PairReturned]) -> None:
+    """Raise a `MalformedRequest` if a model cannot score pairs, or not in this way."""
+    if signature.link_score is None:
+        raise MalformedRequest("this model scores no pairs of nodes; its task is not `link`")
+    if "probability" in returned and signature.link_score == "cosine":
+        raise MalformedRequest("this model scores by the cosine, which is no log-odds: no probability")
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

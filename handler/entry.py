@@ -1,7 +1,7 @@
 """The one class that TorchServe finds in a model archive."""
 
-from handler.torchserve import GraphHandler
+from handler.torchserve import ModelHandler
 
 
-class Handler(GraphHandler):
+class Handler(ModelHandler):
     """Serves one model on one graph."""

@@ -245,6 +245,12 @@ class OutOfMemory(HopserveError):
     """A forward that asked for more memory than its device has."""
 
 
+def as_value(error: RequestError) -> RequestError:
+    """The error without frames, which hold it in turn: a cycle that only a full collection frees."""
+    error.__context__ = error.__traceback__ = None
+    return error
+
+
 def in_one_line(error: BaseException) -> str:
     """What another library's error says, without its traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

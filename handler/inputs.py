@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from handler.errors import GraphInputError, ModelError
 from handler.graph.budget import BudgetedSampler, Sampled
 from handler.graph.fanout import FanoutPlan
-from handler.graph.features import Features
 from handler.graph.layers import LayeredTrees, arrange_layers
+from handler.graph.readable import ReadableFeatures, ReadableGraph
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
-from handler.graph.snapshot import Snapshot
 from handler.model.batch import to_batch
 from handler.model.device import FeatureRows, feature_rows, for_device
 from handler.model.exported import ModelInput
@@ -116,14 +115,14 @@ class ModelInputs(TreeInputs):
     """
 
     def __init__(
-        self, snapshot: Snapshot, signature: Signature, settings: Settings, device: torch.device = _CPU
+        self, graph: ReadableGraph, signature: Signature, settings: Settings, device: torch.device = _CPU
     ) -> None:
-        features = _matching_features(snapshot, signature)
+        features = _matching_features(graph, signature)
         try:
-            sampler = snapshot.sampler(signature.sampling)
+            sampler = graph.sampler(signature.sampling)
         except GraphInputError as error:
-            raise ModelError(f"{snapshot.folder}: {error}") from None
-        _check_edges(snapshot, signature, sampler)
+            raise ModelError(f"{graph.folder}: {error}") from None
+        _check_edges(graph, signature, sampler)
         super().__init__(
             sampler, feature_rows(features, device, settings.max_resident_bytes), signature, device
         )
@@ -135,7 +134,7 @@ class ModelInputs(TreeInputs):
             truncate=settings.over_budget == "truncate",
         )
         self.knows_time: bool = sampler.knows_time
-        self.strategy: str = signature.sampling.strategy or snapshot.manifest.ordering.strategy
+        self.strategy: str = signature.sampling.strategy or graph.manifest.ordering.strategy
 
     def sample(
         self, seeds: NDArray[np.int64], plan: FanoutPlan, as_of: NDArray[np.float64] | None = None
@@ -144,17 +143,17 @@ class ModelInputs(TreeInputs):
         return self.budget.sample(seeds, plan, as_of)
 
 
-def _matching_features(snapshot: Snapshot, signature: Signature) -> Features:
+def _matching_features(graph: ReadableGraph, signature: Signature) -> ReadableFeatures:
     wanted = signature.feature_dim
-    if snapshot.features is None:
-        raise ModelError(f"{snapshot.folder}: has no node features, the model takes {wanted}")
-    found = snapshot.features.shape[1]
+    if graph.features is None:
+        raise ModelError(f"{graph.folder}: has no node features, the model takes {wanted}")
+    found = graph.features.shape[1]
     if found != wanted:
-        raise ModelError(f"{snapshot.folder}: has {found} features per node, the model takes {wanted}")
-    return snapshot.features
+        raise ModelError(f"{graph.folder}: has {found} features per node, the model takes {wanted}")
+    return graph.features
 
 
-def _check_edges(snapshot: Snapshot, signature: Signature, sampler: Sampler) -> None:
+def _check_edges(graph: ReadableGraph, signature: Signature, sampler: Sampler) -> None:
     computed = signature.sampling.strategy in {"walk", "random"}
     walks = signature.sampling.strategy == "walk"
     if signature.takes_degree and computed:
@@ -162,14 +161,14 @@ def _check_edges(snapshot: Snapshot, signature: Signature, sampler: Sampler) -> 
             f"a model that normalises by degrees cannot sample by `{signature.sampling.strategy}`:"
             " the neighbors of its neighbors would have to be sampled too"
         )
-    if "edge_weight" in signature.edge_inputs and not walks and snapshot.adjacency.edge_weight is None:
-        raise ModelError(f"{snapshot.folder}: has no edge weights, the model takes them")
+    if "edge_weight" in signature.edge_inputs and not walks and not graph.edge_fields.weight:
+        raise ModelError(f"{graph.folder}: has no edge weights, the model takes them")
     if "edge_attr" not in signature.edge_inputs:
         return
     if walks:
         raise ModelError("a model that samples by walks cannot take edge features: a walk is no edge")
-    found = snapshot.manifest.edge_dim
+    found = graph.edge_fields.attr_dim
     if found != signature.edge_dim:
         raise ModelError(
-            f"{snapshot.folder}: has {found} features per edge, the model takes {signature.edge_dim}"
+            f"{graph.folder}: has {found} features per edge, the model takes {signature.edge_dim}"
         )

@@ -6,7 +6,10 @@ All are counters: averages and rates follow by division, over any time and any s
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +52,9 @@ OUT_OF_MEMORY = Metric(
     (),
     "forwards that were too large for the memory, and were halved",
 )
+MUTATIONS = Metric(
+    "hopserve_mutations_total", "count", ("kind",), "mutations made durable by this worker, by kind"
+)
 STAGE_TIME = Metric("hopserve_stage_microseconds_total", "us", ("stage",), "time spent in each stage")
 
 CATALOGUE = (
@@ -62,6 +68,7 @@ CATALOGUE = (
     FORWARDS,
     FAILED_FORWARDS,
     OUT_OF_MEMORY,
+    MUTATIONS,
     STAGE_TIME,
 )
 COMMON_LABELS = ("model_name", "model_version")
@@ -113,6 +120,13 @@ class Counters:
         """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
         with self._lock:
             self._sums[metric, labels] += amount
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time that a block takes."""
+        started_ns = time.perf_counter_ns()
+        yield
+        self.add(STAGE_TIME, (time.perf_counter_ns() - started_ns) / 1000, stage)
 
     def drain(self) -> dict[tuple[Metric, tuple[str, ...]], float]:
         """What was counted since the last call, by metric and label values."""

@@ -14,7 +14,9 @@ from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, Too
 Returned = Literal["embedding", "label", "probabilities", "values", "neighbors"]
 PairReturned = Literal["score", "probability"]
 NodeId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | str
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+_FromZero = Annotated[int, msgspec.Meta(ge=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Request = TypeVar("_Request", bound=msgspec.Struct)
@@ -28,12 +30,14 @@ class SampleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         num_neighbors: neighbours to sample per node, at most the model's largest fan-out.
         max_staleness_ms: how old a stored answer may be; every live answer satisfies it.
         as_of: edges later than this time do not count; needs a graph ordered by time.
+        min_seq: a mutation of the graph that must count, with all before it.
     """
 
     num_hops: _AtLeastOne | None = None
     num_neighbors: _AtLeastOne | None = None
     max_staleness_ms: _NotNegative | None = None
     as_of: float | None = None
+    min_seq: _FromZero | None = None
 
 
 class Options(
@@ -62,6 +66,53 @@ class NodesRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     node_ids: list[Any]
 
 
+class Neighbor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A neighbour that a described node is computed from, and what the graph knows of their edge.
+
+    Args:
+        weight: 1 without.
+        time: now, or `as_of`, without.
+        attr: edge features.
+    """
+
+    node_id: NodeId
+    weight: float | None = None
+    time: float | None = None
+    attr: list[float] | None = None
+
+
+class NodeDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A node that the graph does not have.
+
+    Args:
+        node_id: by which its samples are drawn, as they would be if it were stored; none: it has no name.
+        x: its features; all zero without.
+        neighbors: ids of nodes that have edges to it, or more about them.
+    """
+
+    node_id: NodeId | None = None
+    x: list[float] | None = None
+    neighbors: list[NodeId | Neighbor] = []
+
+    @property
+    def edges(self) -> list[Neighbor]:
+        """The neighbours, each with what is known of its edge."""
+        return [each if isinstance(each, Neighbor) else Neighbor(node_id=each) for each in self.neighbors]
+
+
+class DescribedRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"node": {"x": [...], "neighbors": [...]}}`: a node that the graph does not have.
+
+    Args:
+        store: add it to the graph first, with its edges; it needs an id then.
+        request_id: the same request under the same id is stored once, however often it comes.
+    """
+
+    node: NodeDescription
+    store: bool = False
+    request_id: RequestId | None = None
+
+
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`{"instances": [{...}, ...]}`, KServe V1: many nodes, each with options of its own."""
 
@@ -83,11 +134,21 @@ class PairsRequest(
 
 @dataclass(frozen=True)
 class Query:
-    """One node that is asked for; `error` says what is wrong with it, and `node_id` is then absent."""
+    """One node that is asked for.
+
+    Args:
+        node_id: none of a node without a name, and where there is an error.
+        error: what is wrong with the query.
+        described: the node, if the graph does not have it.
+        store: whether it is to be added to the graph, and under which request id.
+    """
 
     node_id: int | str | None
     options: Options
     error: RequestError | None = None
+    described: NodeDescription | None = None
+    store: bool = False
+    request_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +185,7 @@ class Response:
 class _Shape(msgspec.Struct):
     """Which of the forms a request has; everything else in it is checked by that form."""
 
+    node: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     instances: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -133,6 +195,7 @@ class _Shape(msgspec.Struct):
 _NO_OPTIONS = Options()
 _shape_decoder = msgspec.json.Decoder(_Shape)
 _node_decoder = msgspec.json.Decoder(NodeRequest)
+_described_decoder = msgspec.json.Decoder(DescribedRequest)
 _nodes_decoder = msgspec.json.Decoder(NodesRequest)
 _instances_decoder = msgspec.json.Decoder(InstancesRequest)
 _pairs_decoder = msgspec.json.Decoder(PairsRequest)
@@ -151,11 +214,13 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
     present = [name for name in shape.__struct_fields__ if getattr(shape, name) is not msgspec.UNSET]
     if len(present) != 1:
         raise MalformedRequest(
-            "expected exactly one of `node_id`, `node_ids`, `instances` and `pairs`, but came "
+            "expected exactly one of `node_id`, `node_ids`, `node`, `instances` and `pairs`, but came "
             + (" and ".join(f"`{name}`" for name in present) or "none")
         )
     if present == ["node_id"]:
         return Request((_node_query(body),), is_single=True)
+    if present == ["node"]:
+        return Request((_described_query(body),), is_single=True)
     if present == ["node_ids"]:
         many = _decode(_nodes_decoder, body)
         _check_count("node_ids", len(many.node_ids), max_nodes)
@@ -206,8 +271,20 @@ def _node_query(body: bytes) -> Query:
     return Query(request.node_id, request)
 
 
+def _described_query(body: bytes) -> Query:
+    request = _decode(_described_decoder, body)
+    described = request.node
+    if request.store and described.node_id is None:
+        raise MalformedRequest("a node that is to be stored needs a `node_id`")
+    if request.request_id is not None and not request.store:
+        raise MalformedRequest("a `request_id` goes with `store`: nothing else needs one")
+    return Query(described.node_id, request, None, described, request.store, request.request_id)
+
+
 def _instance_query(body: bytes) -> Query:
     try:
+        if _decode(_shape_decoder, body).node is not msgspec.UNSET:
+            return _described_query(body)
         return _node_query(body)
     except MalformedRequest as error:
         return Query(None, _NO_OPTIONS, error)
@@ -230,7 +307,12 @@ def _checked_query(node_id: Any, options: Options) -> Query:
 
 def _pair_queries(request: PairsRequest) -> tuple[Query, ...]:
     """Both ends of each pair, one after the other."""
-    options = Options(num_hops=request.num_hops, num_neighbors=request.num_neighbors, as_of=request.as_of)
+    options = Options(
+        num_hops=request.num_hops,
+        num_neighbors=request.num_neighbors,
+        as_of=request.as_of,
+        min_seq=request.min_seq,
+    )
     queries: list[Query] = []
     for pair in request.pairs:
         if isinstance(pair, list) and len(pair) == 2:

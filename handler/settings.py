@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from handler.errors import SettingsError
 
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -33,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             a node is sampled.
         max_resident_bytes: features up to this size are kept on the GPU, by each worker for itself.
         warm_up: run the model over the batch sizes to come before the worker is ready.
+        max_wait_ms: how long a batch waits for the mutation that a request asks for by `min_seq`.
     """
 
     graph: str
@@ -46,11 +48,38 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_resident_bytes: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
     over_budget: Literal["truncate", "refuse"] = "truncate"
     warm_up: bool = True
+    max_wait_ms: Positive = 200
+
+
+class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `handler` section of the archive through which a graph is changed.
+
+    Args:
+        graph: folder of the graph, as `hopserve graph build` makes it.
+        max_mutations_per_request: larger requests are refused.
+        max_response_bytes: see `Settings`.
+        compact_after: a new snapshot is made so many mutations after the latest one, or as many as a tenth of
+            its edges if that is more. 0: only by hand.
+    """
+
+    graph: str
+    max_mutations_per_request: Positive = 100_000
+    max_response_bytes: Positive = 6_000_000
+    compact_after: Annotated[int, msgspec.Meta(ge=0)] = 200_000
 
 
 def parse_settings(section: Mapping[str, Any]) -> Settings:
     """Check a mapping, as YAML gives it; a wrong one is a `SettingsError` that names the key."""
+    return _parsed(section, Settings)
+
+
+def parse_graph_settings(section: Mapping[str, Any]) -> GraphSettings:
+    """As `parse_settings`, for the archive of a graph."""
+    return _parsed(section, GraphSettings)
+
+
+def _parsed(section: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
     try:
-        return msgspec.convert(section, Settings)
+        return msgspec.convert(section, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(f"model-config.yaml, section `handler`: {error}") from None

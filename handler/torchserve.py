@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -21,13 +21,15 @@ from ts.context import Context
 from ts.metrics.metric_type_enum import MetricTypes
 
 from handler import headers
+from handler.change_service import ChangeService
+from handler.compacting import compact_regularly
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
-from handler.graph.home import HeldSnapshot, open_held
+from handler.graph.follower import follow, open_source
 from handler.metrics import CATALOGUE, Counters
 from handler.model.exported import ExportedModel
 from handler.requests import Response
 from handler.service import Service
-from handler.settings import Settings, parse_settings
+from handler.settings import Settings, parse_graph_settings, parse_settings
 
 GRAPH_VARIABLE = "HOPSERVE_GRAPH"
 _METRICS_PERIOD_S = 1.0
@@ -39,12 +41,19 @@ _DIVERTING_HEADERS = frozenset({"describe", "explain"})
 _log = logging.getLogger(__name__)
 
 
-class GraphHandler:
+class Answering(Protocol):
+    """Whatever answers batches of requests."""
+
+    def answer(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
+        """One response per request, in order."""
+        ...
+
+
+class _Handler:
     """What TorchServe calls: `initialize` once, then `handle` for every batch."""
 
     def __init__(self) -> None:
-        self._service: Service | None = None
-        self._graph: HeldSnapshot | None = None
+        self._service: Answering | None = None
 
     def initialize(self, context: Context) -> None:
         """Open the graph, load the model and warm up; TorchServe sends requests only afterwards.
@@ -75,36 +84,64 @@ class GraphHandler:
             _set_header(context, position, response)
         return [response.body for response in responses]
 
-    def _load(self, context: Context) -> Service:
+    def _load(self, context: Context) -> Answering:
+        """The service of this worker."""
+        raise NotImplementedError
+
+
+class ModelHandler(_Handler):
+    """Answers questions about nodes, by one model on one graph."""
+
+    def _load(self, context: Context) -> Answering:
         config = dict(context.model_yaml_config or {})
-        settings = _settings(config)
+        settings = parse_settings(_section(config))
         properties = context.system_properties
         device = _device(settings, properties.get("gpu_id"))
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
-        self._graph = open_held(Path(settings.graph))  # held until the worker ends
         model = ExportedModel.load(Path(properties["model_dir"]), device)
         version = str(context.manifest["model"]["modelVersion"])
         counters = Counters()
-        service = Service(self._graph.snapshot, model, settings, counters, version)
+        source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
+        service = Service(source, model, settings, counters, version)
         if settings.warm_up:
             service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(counters, context, version)
-        # What lives now lives until the end: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        _settle()
         return service
+
+
+class GraphHandler(_Handler):
+    """Takes the mutations of one graph, and keeps its snapshots young."""
+
+    def _load(self, context: Context) -> Answering:
+        config = dict(context.model_yaml_config or {})
+        settings = parse_graph_settings(_section(config))
+        follower = follow(Path(settings.graph), lambda graph: graph)
+        counters = Counters()
+        service = ChangeService(follower, settings, counters)
+        if settings.compact_after:
+            compact_regularly(follower, settings.compact_after)
+        _publish_regularly(counters, context, str(context.manifest["model"]["modelVersion"]))
+        _settle()
+        return service
+
+
+def _settle() -> None:
+    """What lives now lives until the end: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _cannot_serve(context: Context, reason: str) -> str:
     return f"hopserve: cannot serve {context.model_name}: {reason}"
 
 
-def _settings(config: Mapping[str, Any]) -> Settings:
+def _section(config: Mapping[str, Any]) -> dict[str, Any]:
     section = config.get("handler")
     if not isinstance(section, Mapping):
         raise SettingsError("model-config.yaml has no section `handler`")
     graph = os.environ.get(GRAPH_VARIABLE)
-    return parse_settings({**section, "graph": graph} if graph else section)
+    return {**section, "graph": graph} if graph else dict(section)
 
 
 def _device(settings: Settings, gpu_id: int | None) -> torch.device:

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays, EdgeBlock
+from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures
+from handler.graph.live_graph import LiveGraph
 from handler.graph.mutations import Mutations
 from handler.graph.rules import EdgeRules
+from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan, write_snapshot
 from tests.graphs import FEATURE_DIM, EdgeData
@@ -81,7 +84,9 @@ class SlowGraph:
     @classmethod
     def of(cls, graph: EdgeData, rules: EdgeRules) -> SlowGraph:
         slow = cls(rules, list(graph.ids), graph.features().tolist())
-        for number, ((u, v), weight, time) in enumerate(zip(graph.edges, graph.weight, graph.time, strict=True)):
+        for number, ((u, v), weight, time) in enumerate(
+            zip(graph.edges, graph.weight, graph.time, strict=True)
+        ):
             slow._add(LiveEdge(u, v, weight, time, float(number)))
         return slow
 
@@ -123,7 +128,9 @@ class SlowGraph:
 
     def to_snapshot(self, plan: BuildPlan) -> Snapshot:
         """Built from scratch, by a plan whose rules were already kept here."""
-        rules = EdgeRules(duplicates="keep" if self.rules.multigraph else "drop", max_edge_age=self.rules.max_edge_age)
+        rules = EdgeRules(
+            duplicates="keep" if self.rules.multigraph else "drop", max_edge_age=self.rules.max_edge_age
+        )
         edges = self.edges
         arrays = GraphArrays(
             name="small",
@@ -138,8 +145,38 @@ class SlowGraph:
             features=DenseFeatures(np.array(self.x, dtype=np.float32)),
         )
         with TemporaryDirectory() as folder:
-            write_snapshot(Path(folder, "graph"), arrays, BuildPlan(plan.ordering, plan.extra_orderings, rules))
+            write_snapshot(
+                Path(folder, "graph"), arrays, BuildPlan(plan.ordering, plan.extra_orderings, rules)
+            )
             return Snapshot.open(Path(folder, "graph"))
+
+
+def sampled(
+    graph: LiveGraph | Snapshot,
+    sampling: Sampling,
+    plan: FanoutPlan,
+    as_of: float | None = None,
+    *,
+    with_attr: bool = True,
+) -> list[Any]:
+    """All that a model could be given of the trees of all nodes."""
+    sampler = graph.sampler(sampling)
+    everyone = np.arange(graph.num_nodes)
+    trees = sampler.trees(everyone, plan, None if as_of is None else np.full(len(everyone), as_of))
+    attr, weight = sampler.edge_attr(trees), sampler.edge_weight(trees)
+    assert weight is not None
+    assert graph.features is not None
+    found: list[Any] = [
+        graph.ids.id_of(trees.node),
+        trees.hop.tolist(),
+        trees.edge_index.tolist(),
+        trees.edge_rank.tolist(),
+        weight.tolist(),
+        graph.features.gather(trees.node).tolist(),
+    ]
+    if attr is not None and with_attr:
+        found.append(attr.tolist())
+    return found
 
 
 _INT_ID = st.integers(-(2**63), 2**63 - 1)
@@ -155,7 +192,12 @@ def changes(draw: st.DrawFn, ids: Sequence[NodeId]) -> Change:
     place = st.integers(0, len(ids) + len(nodes) - 1)
     time = st.integers(-3, 3).map(float)
     edge = st.builds(
-        LiveEdge, place, place, st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0]), time, st.integers(100, 999).map(float)
+        LiveEdge,
+        place,
+        place,
+        st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0]),
+        time,
+        st.integers(100, 999).map(float),
     )
     return Change(
         nodes,

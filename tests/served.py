@@ -18,6 +18,7 @@ from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
 from archive.export.export import export_model
 from archive.export.plan import ExportPlan
+from handler.graph.follower import static_source
 from handler.graph.snapshot import Snapshot
 from handler.metrics import Counters
 from handler.model.exported import ExportedModel, Model
@@ -40,7 +41,7 @@ def exported(model: nn.Module, plan: ExportPlan) -> ExportedModel:
 
 
 @functools.cache
-def _loaded(config: ModelConfig) -> ExportedModel:
+def loaded(config: ModelConfig) -> ExportedModel:
     """The random model of this shape: exporting takes most of the time, so it is done once."""
     _, model = random_model(
         config.layer_fanouts, config.labels, config.sampling, config.edge_inputs, config.edge_dim
@@ -54,7 +55,9 @@ class Answering:
     def __init__(self, snapshot: Snapshot, model: Model, **settings: Any) -> None:
         self.snapshot, self.exported = snapshot, model
         self.counters = Counters()
-        self.service = Service(snapshot, model, Settings(graph="", **settings), self.counters, "1.0")
+        self.service = Service(
+            static_source(snapshot), model, Settings(graph="", **settings), self.counters, "1.0"
+        )
 
     def ask(self, *requests: object) -> list[tuple[int, Any]]:
         """Answer one batch of requests; status and JSON of each."""
@@ -71,7 +74,7 @@ class Served(Answering):
     """A service of a `random_model`."""
 
     def __init__(self, snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, **settings: Any) -> None:
-        super().__init__(snapshot, _loaded(config), **settings)
+        super().__init__(snapshot, loaded(config), **settings)
         self.model = model
 
 

@@ -64,11 +64,11 @@ class Adjacency:
             "float32" if attr is None else str(attr.dtype),
         )
 
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Node ranges that cover the graph, each of about two million edges or of one node."""
+    def ranges(self, num_edges: int = _RANGE_EDGES) -> Iterator[tuple[int, int]]:
+        """Node ranges that cover the graph, each of about so many edges or of one node."""
         first = 0
         while first < self.num_nodes:
-            limit = self.indptr[first] + _RANGE_EDGES
+            limit = self.indptr[first] + num_edges
             last = int(np.searchsorted(self.indptr, limit, side="right")) - 1
             last = min(max(last, first + 1), self.num_nodes)
             yield first, last

@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from handler.errors import (
     HopserveError,
@@ -18,12 +19,15 @@ from handler.errors import (
     LogGap,
     LogUnavailable,
     NotReady,
+    SnapshotError,
 )
+from handler.graph.edges import EdgeFields
 from handler.graph.home import GraphHome, HeldSnapshot, open_held
 from handler.graph.live_graph import LiveGraph
 from handler.graph.progress import SILENT, Progress
-from handler.graph.readable import ReadableGraph
 from handler.graph.sampling import Sampling
+from handler.graph.snapshot import Snapshot
+from handler.log.opening import open_log
 from handler.log.protocol import Log
 
 _log = logging.getLogger(__name__)
@@ -60,9 +64,11 @@ class Views(Protocol[_View_co]):
 class StaticViews(Generic[_View]):
     """What is made of a graph that does not change."""
 
-    def __init__(self, held: HeldSnapshot, make: Callable[[ReadableGraph], _View]) -> None:
+    def __init__(
+        self, graph: LiveGraph, make: Callable[[LiveGraph], _View], held: HeldSnapshot | None = None
+    ) -> None:
+        self._view = make(graph)
         self._held = held
-        self._view = make(held.snapshot)
 
     @contextmanager
     def reading(self, min_seq: int = 0) -> Iterator[_View]:
@@ -71,7 +77,25 @@ class StaticViews(Generic[_View]):
 
     def close(self) -> None:
         """See `Views`."""
-        self._held.close()
+        if self._held is not None:
+            self._held.close()
+
+
+class Source(Protocol):
+    """Where a graph comes from."""
+
+    def __call__(self, sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
+        """What is made of the graph, read by a sampling."""
+        ...
+
+
+def static_source(snapshot: Snapshot) -> Source:
+    """A graph that does not change."""
+
+    def views(sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
+        return StaticViews(LiveGraph(snapshot, sampling), make)
+
+    return views
 
 
 class Follower(Generic[_View]):
@@ -93,7 +117,7 @@ class Follower(Generic[_View]):
         held: HeldSnapshot,
         log: Log,
         sampling: Sampling | None,
-        make: Callable[[ReadableGraph], _View],
+        make: Callable[[LiveGraph], _View],
         *,
         max_wait_s: float = 0.2,
         progress: Progress = SILENT,
@@ -148,6 +172,36 @@ class Follower(Generic[_View]):
             yield self._graph
 
     @property
+    def log(self) -> Log:
+        """The log that is followed."""
+        return self._log
+
+    @property
+    def folder(self) -> Path:
+        """Of the graph."""
+        return self._home.folder
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set when this is closed."""
+        return self._stopping
+
+    @property
+    def current_seq(self) -> int:
+        """The latest mutation in the snapshot that counts, even if this has not moved on to it yet."""
+        return self._home.current_seq
+
+    @property
+    def num_snapshot_edges(self) -> int:
+        """The edges of the snapshot that is read."""
+        return self._held.snapshot.num_edges
+
+    @property
+    def edge_fields(self) -> EdgeFields:
+        """What is known of each edge."""
+        return self._graph.edge_fields
+
+    @property
     def seq(self) -> int:
         """The latest mutation that counts."""
         return self._graph.seq
@@ -191,7 +245,7 @@ class Follower(Generic[_View]):
         return bool(records)
 
     def _follow_for_batch(self, min_seq: int) -> None:
-        """Before a batch: a little if nobody asks for more, and as much as is asked for in the time it has."""
+        """Before a batch: a little if nobody asks for more, else as much as is asked for, within a time."""
         if self._failure is not None or self._unavailable is not None:
             return
         started = time.monotonic()
@@ -228,7 +282,7 @@ class Follower(Generic[_View]):
                     self._move_on()
             except HopserveError as error:
                 _log.warning("%s", error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - answers go on from the graph as it is
                 _log.exception("following the log failed; trying again")
 
     def _follow_in_background(self) -> None:
@@ -267,3 +321,55 @@ class Follower(Generic[_View]):
             raise
         old.close()
         _log.info("moved on to the snapshot of mutation %d", held.snapshot.seq)
+
+
+def follow(
+    folder: Path, make: Callable[[LiveGraph], _View], sampling: Sampling | None = None, **options: Any
+) -> Follower[_View]:
+    """Follow the graph in a folder.
+
+    Args:
+        options: of `Follower`.
+
+    Raises:
+        SnapshotError: it cannot be opened, or is a bare snapshot, which has no log.
+        LogError: its log cannot be read.
+    """
+    held = open_held(folder)
+    if held.home is None:
+        held.close()
+        raise SnapshotError(
+            folder, "is a bare snapshot, which cannot change; `hopserve graph build` makes others"
+        )
+    return _follow(held, held.home, make, sampling, **options)
+
+
+def open_source(folder: Path, **options: Any) -> Source:
+    """The graph in a folder: one that follows its log, or a bare snapshot that does not change.
+
+    Args:
+        options: of `Follower`.
+    """
+
+    def views(sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
+        held = open_held(folder)
+        if held.home is None:
+            return StaticViews(LiveGraph(held.snapshot, sampling), make, held)
+        return _follow(held, held.home, make, sampling, **options)
+
+    return views
+
+
+def _follow(
+    held: HeldSnapshot,
+    home: GraphHome,
+    make: Callable[[LiveGraph], _View],
+    sampling: Sampling | None,
+    **options: Any,
+) -> Follower[_View]:
+    try:
+        log = open_log(home.log, home.log_folder, home.graph_id)
+        return Follower(held, log, sampling, make, **options)
+    except BaseException:
+        held.close()
+        raise

@@ -18,6 +18,7 @@ from handler.graph.arrays import GraphArrays
 from handler.graph.durable import sync_folder
 from handler.graph.holding import LOCK_NAME, Hold, claim, hold, hold_for_compaction
 from handler.graph.layout import (
+    CURRENT_NAME,
     HOME_VERSION,
     LOG_NAME,
     GraphFile,
@@ -178,6 +179,27 @@ def compaction_lock(home: GraphHome) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sole_use(home: GraphHome) -> Iterator[None]:
+    """Have a graph for oneself: no process holds a snapshot of it, and none gets to until the end.
+
+    Raises:
+        SnapshotError: one does, or the folder cannot be written.
+    """
+    with compaction_lock(home), ExitStack() as claims:
+        for folder in snapshots_in(home.folder):
+            try:
+                claimed = claim(folder)
+            except OSError as error:
+                raise SnapshotError(folder, f"cannot be locked: {error.strerror}") from None
+            if claimed is None:
+                raise SnapshotError(
+                    home.folder, "is being served or read by a running process: stop it first"
+                )
+            claims.enter_context(claimed)
+        yield
+
+
 def oldest_held_seq(home: GraphHome) -> int:
     """The position in the log after which mutations are still needed: that of the oldest snapshot there."""
     seqs = [seq_of(folder.name) or 0 for folder in snapshots_in(home.folder)]
@@ -204,6 +226,25 @@ def remove_unused(home: GraphHome) -> list[int]:
         elif folder.name.startswith(_LEFTOVER_PREFIX) and not _is_just_made(folder):
             _remove(home, folder)
     return sorted(removed)
+
+
+def remove_unfinished(home: GraphHome) -> None:
+    """Remove what is newer than the current snapshot: of compactions that ended before it counted.
+
+    Only for who has the compaction lock.
+
+    Raises:
+        SnapshotError: something cannot be removed.
+    """
+    current = home.current_seq
+    for folder in snapshots_in(home.folder):
+        if (seq_of(folder.name) or 0) > current:
+            _remove(home, folder)
+    for draft in home.folder.glob(f".{CURRENT_NAME}-*"):
+        try:
+            draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise SnapshotError(draft, f"cannot be removed: {error.strerror}") from None
 
 
 def _remove(home: GraphHome, folder: Path) -> bool:

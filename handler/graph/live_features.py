@@ -78,7 +78,7 @@ class LiveFeatures:
         self._rows[self._row_of[node] - 1] = x.astype(self.dtype)
 
     def changed(self, node: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool [len(node)]: whose features are not those of the snapshot."""
+        """Bool [len(node)]: whose features are not those of the snapshot."""
         return self._row_of[node] > 0
 
     def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -22,6 +22,8 @@ from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 from handler.log.protocol import Record
 
+_ANONYMOUS_HASH = np.uint64(0x9E3779B97F4A7C15)
+
 
 class LiveGraph:
     """One graph that changes, read by one strategy.
@@ -73,6 +75,11 @@ class LiveGraph:
         return self.overlay.num_edges
 
     @property
+    def nbytes(self) -> int:
+        """The memory that changes take."""
+        return self.overlay.nbytes + (0 if self.features is None else self.features.nbytes)
+
+    @property
     def edge_fields(self) -> EdgeFields:
         """What is known of each edge."""
         return self.snapshot.edge_fields
@@ -105,10 +112,14 @@ class LiveGraph:
         self.apply(mutations)
         self.seq = record.last_seq
 
-    def apply(self, mutations: Mutations) -> None:
-        """Apply mutations that were checked when they were accepted."""
+    def apply(self, mutations: Mutations, hash_as: np.uint64 | None = None) -> None:
+        """Apply mutations that were checked when they were accepted.
+
+        Args:
+            hash_as: what the samples of new nodes are drawn by, instead of the hashes of their ids.
+        """
         if mutations.node_ids:
-            self.overlay.add_nodes(list(mutations.node_ids))
+            self.overlay.add_nodes(list(mutations.node_ids), hash_as)
             self.created += [mutations.created] * len(mutations.node_ids)
             if self.features is not None:
                 self.features.add_nodes(len(mutations.node_ids))
@@ -120,14 +131,15 @@ class LiveGraph:
                 self.overlay.apply(np.full(len(counted), operation, dtype=np.uint8), counted)
 
     @contextmanager
-    def with_guest(self, mutations: Mutations) -> Iterator[None]:
+    def with_guest(self, mutations: Mutations, *, is_anonymous: bool = False) -> Iterator[None]:
         """The graph with one node more, for the time of a block; it is then as it was.
 
         Args:
             mutations: the node, perhaps its features, and edges of which it is an end.
+            is_anonymous: its id says nothing: its sample is that of every node without a name.
         """
         mark, num_created = self.overlay.mark(), len(self.created)
-        self.apply(mutations)
+        self.apply(mutations, _ANONYMOUS_HASH if is_anonymous else None)
         try:
             yield
         finally:
@@ -143,4 +155,3 @@ class LiveGraph:
         if not rules.self_loops and loops.any():
             edges, loops = edges.take(~loops), np.zeros(int((~loops).sum()), dtype=np.bool_)
         return both_ways(edges, loops) if rules.undirected else edges
-

@@ -101,9 +101,7 @@ class LiveIds:
         if self.id_type is str:
             data, offsets = arrays["id_bytes"], arrays["id_offsets"]
             later = offsets[-1] + self._strs.offsets[1:]
-            return StrIds.of_utf8(
-                np.concatenate([data, self._strs.data]), np.concatenate([offsets, later])
-            )
+            return StrIds.of_utf8(np.concatenate([data, self._strs.data]), np.concatenate([offsets, later]))
         ints = arrays.get("ids", np.arange(len(self.base)))
         ints = np.concatenate([ints, self._ints.ids])
         if self.kind == "range" and np.array_equal(ints, np.arange(len(ints))):

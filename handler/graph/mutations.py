@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from handler.errors import LogCorrupt
 from handler.graph.edges import EdgeBlock, EdgeFields
-from handler.graph.ids import NodeId
 
 _FORMAT_VERSION = 1
 
@@ -44,9 +43,12 @@ class Mutations(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.node_ids) + len(self.featured) + len(self.removed) + len(self.added)
 
 
-def split_mutations(mutations: Mutations, max_mutations: int = 1024, max_bytes: int = 1 << 20) -> list[Mutations]:
+def split_mutations(
+    mutations: Mutations, max_mutations: int = 1024, max_bytes: int = 1 << 20
+) -> list[Mutations]:
     """The same mutations in parts that can be applied one after another, each in a short time; none if there
-    are none."""
+    are none.
+    """
     width = max(1, mutations.features.shape[1]) * mutations.features.itemsize
     num_rows = max(1, min(max_mutations, max_bytes // width))
     attr = mutations.added.attr
@@ -65,7 +67,9 @@ def split_mutations(mutations: Mutations, max_mutations: int = 1024, max_bytes: 
         added=mutations.added.take(slice(0)),
     )
     parts = [
-        structs.replace(nothing, first_node=mutations.first_node + start, node_ids=mutations.node_ids[start:end])
+        structs.replace(
+            nothing, first_node=mutations.first_node + start, node_ids=mutations.node_ids[start:end]
+        )
         for start, end in _pieces(len(mutations.node_ids), max_mutations)
     ]
     for start, end in _pieces(len(mutations.featured), num_rows):
@@ -137,11 +141,15 @@ def decode_mutations(data: bytes, fields: EdgeFields, feature_dim: int) -> Mutat
     try:
         stored = _decoder.decode(data)
         if stored.version != _FORMAT_VERSION:
-            raise LogCorrupt("log", f"a record has format {stored.version}, this Hopserve reads {_FORMAT_VERSION}")
+            raise LogCorrupt(
+                "log", f"a record has format {stored.version}, this Hopserve reads {_FORMAT_VERSION}"
+            )
         removed, added = stored.removed, stored.added
         featured = np.frombuffer(stored.featured, "<i8")
         source = np.frombuffer(added[0], "<i8")
-        attr = np.frombuffer(added[4], "<f4").reshape(len(source), fields.attr_dim) if fields.attr_dim else None
+        attr = (
+            np.frombuffer(added[4], "<f4").reshape(len(source), fields.attr_dim) if fields.attr_dim else None
+        )
         return Mutations(
             created=stored.created,
             first_node=stored.first_node,

@@ -43,6 +43,11 @@ class NpyWriter:
         finally:
             self._file.close()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what was written so far."""
+        return (self._num_rows, *self._shape)
+
     def append(self, values: NDArray[Any]) -> None:
         """Add rows; they are cast to the file's dtype."""
         values = np.ascontiguousarray(values, dtype=self._dtype).reshape(-1, *self._shape)
@@ -54,6 +59,6 @@ class NpyWriter:
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,
-            "shape": (self._num_rows, *self._shape),
+            "shape": self.shape,
         }
         np.lib.format.write_array_header_1_0(self._file, header)

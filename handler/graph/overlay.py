@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from handler.graph.adjacency import Adjacency
 from handler.graph.edges import EdgeBlock
 from handler.graph.ids import NodeId
-from handler.graph.kernels import compiled
 from handler.graph.live_ids import LiveIds
 from handler.graph.ordering import STRATEGIES, Ordering
 from handler.graph.overlay_arrays import (
@@ -99,6 +98,11 @@ class Overlay:
         )
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever changed."""
+        return not self.arrays.counts[NUM_ROWS] and not self._ids.num_new
+
+    @property
     def num_edges(self) -> int:
         """The edges of the graph now."""
         return int(self.arrays.counts[NUM_EDGES])
@@ -115,11 +119,15 @@ class Overlay:
         arrays = {name: array for name, array in self.arrays._asdict().items() if name not in reserved}
         return int(sum(array.nbytes for array in arrays.values()) + self.attr.nbytes)
 
-    def add_nodes(self, node_ids: list[NodeId]) -> None:
-        """Add nodes, which have no edges yet."""
+    def add_nodes(self, node_ids: list[NodeId], hash_as: np.uint64 | None = None) -> None:
+        """Add nodes, which have no edges yet.
+
+        Args:
+            hash_as: what their samples are drawn by, instead of the hashes of their ids.
+        """
         before = self._ids.num_new
         self._ids.add(node_ids)
-        self._see_nodes(before)
+        self._see_nodes(before, hash_as)
 
     def apply(self, operation: NDArray[np.uint8], edges: EdgeBlock) -> None:
         """Add and remove edges, in order.
@@ -158,7 +166,7 @@ class Overlay:
             self._ids.drop_last()
         self._see_nodes(mark.num_new_nodes)
 
-    def _see_nodes(self, first: int) -> None:
+    def _see_nodes(self, first: int, hash_as: np.uint64 | None = None) -> None:
         """Let kernels see new nodes from number `first` on."""
         num_new = self._ids.num_new
         hashes = self.arrays.node_hash
@@ -166,6 +174,8 @@ class Overlay:
             hashes = _grown(hashes, max(2 * len(hashes), num_new, _FIRST_CAPACITY))
         if num_new > first:
             hashes[first:num_new] = self._ids.new_hashes(first)
+            if hash_as is not None:
+                hashes[first:num_new] = hash_as
         node_ids, data, offsets = self._ids.new_arrays()
         row_of = self.arrays.row_of
         if len(self._ids) > len(row_of):

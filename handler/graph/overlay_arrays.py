@@ -118,6 +118,25 @@ def no_changes() -> AddedArrays:
     return AddedArrays(*(np.zeros(shape, dtype) for dtype, shape in _LAYOUT.values()))
 
 
+def take_edges(
+    base: NDArray[Any], added: NDArray[Any], edge: NDArray[np.int64], dtype: np.dtype[Any] | None = None
+) -> NDArray[Any]:
+    """What is known of edges, by their positions: first those of the snapshot, then those added.
+
+    Args:
+        base: [num_edges, ...], of the snapshot.
+        added: [num_added, ...], from number 1 on.
+        dtype: of the result, if it is not that of `base`.
+    """
+    later = edge >= len(base)
+    if not len(added) or not later.any():
+        return np.take(base, edge, axis=0).astype(dtype or base.dtype, copy=False)
+    values = np.empty((len(edge), *base.shape[1:]), dtype=dtype or base.dtype)
+    values[~later] = base[edge[~later]]
+    values[later] = added[edge[later] - len(base)]
+    return values
+
+
 _LAYOUT: dict[str, tuple[Any, tuple[int, ...]]] = {
     "row_of": (np.int32, (0,)),
     "head": (np.int32, (0, MAX_LEVELS)),

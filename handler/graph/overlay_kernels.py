@@ -1,8 +1,8 @@
 """The inner loops that add edges to a graph and remove them, beside the snapshot that stays as it is.
 
-A row's added edges are a skip list (Pugh, 1990) in the row's order, so that one more costs O(log degree). Edges
-of the snapshot that are gone have a bit set. Kernels allocate nothing: where an array is full they stop, say at
-which mutation, and go on when the array has grown.
+A row's added edges are a skip list (Pugh, 1990) in the row's order, so that one more costs O(log degree).
+Edges of the snapshot that are gone have a bit set. Kernels grow no arrays: where one is full they stop, say
+at which mutation, and go on when it has grown.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def apply_edges(
 
 
 @compiled
-def take_back(
-    base: BaseArrays, added: AddedArrays, strategy: int, num_added: int, num_upper: int
-) -> None:
+def take_back(base: BaseArrays, added: AddedArrays, strategy: int, num_added: int, num_upper: int) -> None:
     """Take back all edges that were added after there were so many; none may have replaced an older one.
 
     The last to come go first: so the slots are as they were.
@@ -197,7 +195,7 @@ def _base_key(
     v: int,
     edge: int,
 ) -> tuple[float, np.uint64]:
-    """The key of an edge of the snapshot; of equal ones in a multigraph it has to be found out which it has."""
+    """The key of an edge of the snapshot; of equal ones in a multigraph it is found out which it has."""
     u = base.indices[edge]
     weight = base.weight[edge] if len(base.weight) else np.float32(1)
     time = base.time[edge] if len(base.time) else 0.0
@@ -252,7 +250,14 @@ def _places_before(
 
 @compiled
 def _find_single(
-    base: BaseArrays, added: AddedArrays, strategy: int, seed: np.uint64, by_key: bool, row: int, u: int, v: int
+    base: BaseArrays,
+    added: AddedArrays,
+    strategy: int,
+    seed: np.uint64,
+    by_key: bool,
+    row: int,
+    u: int,
+    v: int,
 ) -> int:
     """The position of the snapshot's edge from u to v, if it has one that was not removed; else -1."""
     edge = -1
@@ -336,9 +341,7 @@ def _link(
         added.time[edge] = time
     primary, tie = key_of(base, added, strategy, seed, multigraph, u, v, weight, time, number)
     added.primary[edge], added.tie[edge] = primary, tie
-    added.before[edge] = _places_before(
-        base, added, strategy, seed, multigraph, row, u, v, primary, tie
-    )
+    added.before[edge] = _places_before(base, added, strategy, seed, multigraph, row, u, v, primary, tie)
     last, height = 0, _height(edge)
     for level in range(MAX_LEVELS - 1, -1, -1):
         last = _last_before(base, added, strategy, row, last, level, u, primary, tie)
@@ -380,7 +383,15 @@ def _last_before(
     while True:
         other = next_on(added, row, last, level)
         if other == 0 or not is_before(
-            base, added, strategy, added.source[other], added.primary[other], added.tie[other], u, primary, tie
+            base,
+            added,
+            strategy,
+            added.source[other],
+            added.primary[other],
+            added.tie[other],
+            u,
+            primary,
+            tie,
         ):
             return last
         last = other
@@ -397,7 +408,7 @@ def _set_next(added: AddedArrays, row: int, edge: int, level: int, following: in
 
 
 @compiled
-def _add_single(
+def _add_single(  # noqa: C901 - each branch is a case of its own
     base: BaseArrays,
     added: AddedArrays,
     strategy: int,
@@ -476,7 +487,7 @@ def _add_parallel(
         ):
             number += 1
         edge = added.chain[edge]
-    edge = free if free else _new_edge(added, u, v, slot)
+    edge = free or _new_edge(added, u, v, slot)
     _link(base, added, strategy, seed, True, row, edge, weight, time, number)
     return int(edge)
 

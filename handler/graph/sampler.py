@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from handler.graph.ids import NodeIds, RangeIds
 from handler.graph.layer_kernels import sum_samples
 from handler.graph.ordering import Strategy
 from handler.graph.overlay import Overlay
-from handler.graph.overlay_arrays import AddedArrays, base_arrays, no_changes
+from handler.graph.overlay_arrays import AddedArrays, base_arrays, no_changes, take_edges
 from handler.graph.row_reads import DRAWN, ORDERED, WALKED
 from handler.graph.sampling import MAX_VISITS, Sampling
 from handler.graph.tree_kernels import grow_trees
@@ -94,7 +93,7 @@ class Sampler:
         *,
         overlay: Overlay | None = None,
         max_edge_age: float | None = None,
-        now: Callable[[], float] = lambda: time.time(),
+        now: Callable[[], float] | None = None,
     ) -> None:
         self.adjacency = adjacency
         self.sampling = sampling or Sampling()
@@ -110,20 +109,20 @@ class Sampler:
         self._overlay = overlay
         self._static = no_changes()
         self._base = (
-            base_arrays(
-                adjacency, ids or RangeIds(adjacency.num_nodes), adjacency.permutations.get(order)
-            )
+            base_arrays(adjacency, ids or RangeIds(adjacency.num_nodes), adjacency.permutations.get(order))
             if overlay is None
             else overlay.base
         )
         self._walks = np.array([self.sampling.num_walks, self.sampling.walk_length], dtype=np.int64)
         self._fetched = np.zeros(1, dtype=np.int64)
         self._max_age = np.inf if max_edge_age is None else float(max_edge_age)
-        self._now = now
+        self._now = now or time.time
 
     @property
     def _added(self) -> AddedArrays:
-        return self._static if self._overlay is None else self._overlay.arrays
+        # Without changes the reads that look for them are saved.
+        overlay = self._overlay
+        return self._static if overlay is None or overlay.is_empty else overlay.arrays
 
     @property
     def knows_time(self) -> bool:
@@ -199,7 +198,7 @@ class Sampler:
         if trees.share is not None:
             return trees.share
         weight = self.adjacency.edge_weight
-        return None if weight is None else _taken(weight, self._added.weight[1:], trees.edge)
+        return None if weight is None else take_edges(weight, self._added.weight[1:], trees.edge)
 
     def edge_attr(self, trees: SampledTrees) -> NDArray[np.float32] | None:
         """float32 [num_edges, edge_dim]: the edges' features; none without."""
@@ -207,7 +206,7 @@ class Sampler:
         if attr is None or trees.share is not None:
             return None
         added = attr[:0] if self._overlay is None else self._overlay.attr[1:]
-        return _taken(attr, added, trees.edge).astype(np.float32, copy=False)
+        return take_edges(attr, added, trees.edge).astype(np.float32, copy=False)
 
     def sampled_degree(
         self,
@@ -265,14 +264,3 @@ def sampled_order(adjacency: Adjacency, sampling: Sampling) -> Strategy:
         stored = ", ".join(f"`{name}`" for name in (own, *adjacency.permutations))
         raise GraphInputError(f"the graph stores no ordering `{strategy}`, only {stored}")
     return strategy  # type: ignore[return-value]  # what is computed is ruled out
-
-
-def _taken(base: NDArray[Any], added: NDArray[Any], edge: NDArray[np.int64]) -> NDArray[Any]:
-    """What is known of edges, by their positions: first those of the snapshot, then those added."""
-    later = edge >= len(base)
-    if not len(added) or not later.any():
-        return np.take(base, edge, axis=0)
-    values = np.empty((len(edge), *base.shape[1:]), dtype=base.dtype)
-    values[~later] = base[edge[~later]]
-    values[later] = added[edge[later] - len(base)]
-    return values

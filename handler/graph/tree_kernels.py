@@ -24,7 +24,7 @@ _FETCHED_SEEDS, _FETCHED_NODES = 32, 2048
 
 
 @compiled
-def _fetch_rows(
+def _fetch_rows(  # noqa: C901 - one loop after another
     base: BaseArrays,
     added: AddedArrays,
     seeds: NDArray[np.int64],
@@ -74,7 +74,7 @@ def _fetch_rows(
 
 
 @compiled
-def grow_trees(  # noqa: C901 - calls cost too much here
+def grow_trees(  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
     method: int,
     base: BaseArrays,
     added: AddedArrays,

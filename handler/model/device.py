@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from handler.graph.features import Features
+from handler.graph.readable import ReadableFeatures
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -34,7 +34,7 @@ class FeatureRows(Protocol):
 class HostFeatures:
     """Features that are read from the mapped snapshot, into pinned memory where a GPU takes them."""
 
-    def __init__(self, features: Features, device: torch.device) -> None:
+    def __init__(self, features: ReadableFeatures, device: torch.device) -> None:
         self._features = features
         self._pinned = device.type == "cuda"
 
@@ -51,7 +51,7 @@ class HostFeatures:
 class ResidentFeatures:
     """All features of the graph, kept on the device: only node indices travel."""
 
-    def __init__(self, features: Features, device: torch.device) -> None:
+    def __init__(self, features: ReadableFeatures, device: torch.device) -> None:
         self._device = device
         dtype = torch.float16 if features.dtype == np.float16 else torch.float32
         self._rows = torch.empty(features.shape, dtype=dtype, device=device)
@@ -68,7 +68,7 @@ class ResidentFeatures:
 _ROWS_AT_ONCE = 1 << 16
 
 
-def feature_rows(features: Features, device: torch.device, max_resident_bytes: int) -> FeatureRows:
+def feature_rows(features: ReadableFeatures, device: torch.device, max_resident_bytes: int) -> FeatureRows:
     """Features kept on a GPU if they take no more than `max_resident_bytes` there; else read as needed."""
     size = features.shape[0] * features.shape[1] * features.dtype.itemsize
     if device.type != "cpu" and size <= max_resident_bytes:

@@ -8,7 +8,7 @@ from archive.checkpoint import load_checkpoint, save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, train
 from archive.export.export import export_model
-from archive.pack import PackPlan, pack
+from archive.pack import GraphPlan, PackPlan, pack
 from handler.graph.home import write_home
 from handler.graph.layout import is_graph
 from handler.graph.snapshot import Snapshot
@@ -18,8 +18,8 @@ MODEL_NAME = "graphsage"
 VERSION = "1.0"
 
 
-def build_example(root: Path, store: Path) -> Path:
-    """Make what is missing of the graph, the weights, the export and the archive below `root`/var."""
+def build_example(root: Path, store: Path) -> None:
+    """Make what is missing of the graph, the weights and the export below `root`/var, and the archives."""
     graph = root / "var" / "graphs" / "digits"
     model = root / "var" / "models" / f"{MODEL_NAME}-{VERSION}"
     if not is_graph(graph):
@@ -34,4 +34,5 @@ def build_example(root: Path, store: Path) -> Path:
     config, trained = load_checkpoint(weights)
     export_model(trained, config.export_plan(), model / "export")
     plan = PackPlan(MODEL_NAME, VERSION, model_folder=model / "export", graph_folder=graph)
-    return pack(plan, store)
+    pack(plan, store)
+    pack(GraphPlan(graph_folder=graph), store)

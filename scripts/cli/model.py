@@ -10,7 +10,7 @@ import yaml
 
 from archive.checkpoint import save_checkpoint
 from archive.example.train import TrainingPlan, train
-from archive.pack import PackPlan, pack
+from archive.pack import GraphPlan, PackPlan, pack
 from handler.graph.ordering import STRATEGIES, Strategy
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
@@ -232,6 +232,41 @@ def pack_command(
         response_timeout_s=response_timeout_s,
         settings=dict(settings),
     )
+    click.echo(str(pack(plan, store, say)))
+
+
+@click.command("pack")
+@click.argument("graph_folder", metavar="FOLDER", type=EXISTING_FOLDER)
+@click.option("--name", default=GraphPlan.name, show_default=True, help="As in /predictions/NAME.")
+@click.option("--version", default=GraphPlan.version, show_default=True)
+@click.option("--store", type=ANY_PATH, default=Path("model_store"), show_default=True, help="Model store.")
+@click.option(
+    "--batch-size",
+    type=_POSITIVE,
+    default=GraphPlan.batch_size,
+    show_default=True,
+    help="Requests that become durable together, at most.",
+)
+@click.option(
+    "--setting",
+    "settings",
+    type=Setting(),
+    multiple=True,
+    help="A setting of the handler, such as compact_after=1000000; may be given several times.",
+)
+def graph_pack_command(
+    graph_folder: Path,
+    name: str,
+    version: str,
+    store: Path,
+    batch_size: int,
+    settings: tuple[tuple[str, Any], ...],
+) -> None:
+    """Pack what a graph is changed through into NAME-VERSION.mar.
+
+    The graph itself stays where it is.
+    """
+    plan = GraphPlan(name, version, graph_folder=graph_folder, batch_size=batch_size, settings=dict(settings))
     click.echo(str(pack(plan, store, say)))
 
 

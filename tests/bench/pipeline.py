@@ -22,6 +22,7 @@ from archive.pyg.loaders import neighbor_loader
 from handler.graph.arrays import GraphArrays
 from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures
+from handler.graph.follower import static_source
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
 from handler.inputs import ModelInputs
@@ -231,7 +232,7 @@ def _service_rows(folder: Path, rounds: int) -> Iterator[list[str]]:
     _, graph, export = make_example(folder)
     counters = Counters()
     model = ExportedModel.load(export, torch.device("cpu"))
-    service = Service(Snapshot.open(graph), model, Settings(graph=str(graph)), counters, "1.0")
+    service = Service(static_source(Snapshot.open(graph)), model, Settings(graph=str(graph)), counters, "1.0")
     service.warm_up(max(_SERVICE_SIZES))
     for size in _SERVICE_SIZES:
         generator = np.random.default_rng(0)

@@ -238,15 +238,15 @@ def test_leftovers_are_removed_but_a_build_at_work_is_not(home: GraphHome) -> No
 
 
 def test_a_build_holds_what_it_writes(home: GraphHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    from handler.graph import writer
+    from handler.graph import files
 
-    write_manifest = writer.write_manifest
+    write_manifest = files.write_manifest
 
-    def meddle(folder: Path, manifest: writer.Manifest) -> None:
+    def meddle(folder: Path, manifest: files.Manifest) -> None:
         remove_unused(home)
         write_manifest(folder, manifest)
 
-    monkeypatch.setattr(writer, "write_manifest", meddle)
+    monkeypatch.setattr(files, "write_manifest", meddle)
     write_snapshot(home.snapshot_folder(2), PAIR)
     home.move_current(2)
     assert Snapshot.open(home.folder).folder.name == "snapshot-2"

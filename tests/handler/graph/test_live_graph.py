@@ -15,43 +15,14 @@ from handler.graph.live_graph import LiveGraph
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
-from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 from tests.graphs import EdgeData, graphs_with_edge_data
-from tests.live import Change, LiveEdge, SlowGraph, changes
+from tests.live import Change, LiveEdge, SlowGraph, changes, sampled
 
 strategies = st.sampled_from(STRATEGIES)
 rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
 EVERY_EDGE = FanoutPlan.of((999,))
 TWO_HOPS = FanoutPlan.of((2, 3))
-
-
-def sampled(
-    graph: LiveGraph | Snapshot,
-    sampling: Sampling,
-    plan: FanoutPlan,
-    as_of: float | None = None,
-    *,
-    with_attr: bool = True,
-) -> list[Any]:
-    """All that a model could be given of the trees of all nodes."""
-    sampler = graph.sampler(sampling)
-    everyone = np.arange(graph.num_nodes)
-    trees = sampler.trees(everyone, plan, None if as_of is None else np.full(len(everyone), as_of))
-    attr, weight = sampler.edge_attr(trees), sampler.edge_weight(trees)
-    assert weight is not None
-    assert graph.features is not None
-    found: list[Any] = [
-        graph.ids.id_of(trees.node),
-        trees.hop.tolist(),
-        trees.edge_index.tolist(),
-        trees.edge_rank.tolist(),
-        weight.tolist(),
-        graph.features.gather(trees.node).tolist(),
-    ]
-    if attr is not None and with_attr:
-        found.append(attr.tolist())
-    return found
 
 
 class Both:
@@ -143,7 +114,10 @@ def test_edges_that_are_too_old_are_not_sampled(
     both = Both(graph, BuildPlan(Ordering(strategy), rules=rules), Sampling())
     both.apply(data.draw(changes(both.slow.ids)))
     young = SlowGraph(
-        replace_age(rules, None), both.slow.ids, both.slow.x, [e for e in both.slow.edges if e.time >= now - age]
+        replace_age(rules, None),
+        both.slow.ids,
+        both.slow.x,
+        [e for e in both.slow.edges if e.time >= now - age],
     )
     rebuilt = young.to_snapshot(both.plan)
     with pytest.MonkeyPatch.context() as patch:

@@ -20,6 +20,7 @@ from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
 from handler.graph.ordering import Ordering
 from handler.graph.sampling import Sampling
+from handler.graph.follower import static_source
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
@@ -74,7 +75,7 @@ def snapshot(make_snapshot: Callable[..., Snapshot], slow: nx.DiGraph, x: dict[i
 def _serve(snapshot: Snapshot, config: ModelConfig, model: GraphSAGE, folder: Path) -> Service:
     export(config, model, folder)
     runtime = ExportedModel.load(folder, torch.device("cpu"))
-    return Service(snapshot, runtime, Settings(graph=""), Counters(), "1.0")
+    return Service(static_source(snapshot), runtime, Settings(graph=""), Counters(), "1.0")
 
 
 def _embeddings(service: Service, **options: object) -> list[list[float]]:

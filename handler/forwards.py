@@ -1,0 +1,199 @@
+"""Runs a model over the samples of nodes: as many at once as fit, and fewer where that fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from handler import metrics
+from handler.answers import Forwarded, Place
+from handler.errors import (
+    InternalError,
+    ModelError,
+    OutOfMemory,
+    RequestError,
+    TooLargeForMemory,
+    as_value,
+    in_one_line,
+)
+from handler.graph.budget import Sampled
+from handler.graph.fanout import FanoutPlan
+from handler.inputs import ModelInputs
+from handler.model.exported import Model, ModelOutput
+from handler.model.memory import free_bytes, peak_bytes, release, translated
+
+_log = logging.getLogger(__name__)
+_MEASURED_NODES = 16_384  # so many that what a forward takes whatever its size does not count
+_SHARE_OF_FREE = 0.5
+_HEADROOM = 1.25  # forwards differ in shape, and allocators round up
+
+
+@dataclass(frozen=True)
+class Group:
+    """Queries that are sampled by one plan."""
+
+    plan: FanoutPlan
+    has_time: bool
+
+
+@dataclass
+class Seed:
+    """A node that is to be computed once, and the positions of all queries that ask for it so."""
+
+    index: int
+    as_of: float | None
+    positions: list[int]
+
+
+class Forwards:
+    """Computes nodes of one graph by one model.
+
+    Args:
+        inputs: of the model, from the graph.
+    """
+
+    def __init__(self, inputs: ModelInputs, model: Model, counters: metrics.Counters) -> None:
+        self._inputs = inputs
+        self._model = model
+        self._counters = counters
+        self._full_plan = FanoutPlan.of(model.signature.layer_fanouts)
+
+    def compute(self, seeds: Sequence[Seed], group: Group, places: list[Place | RequestError]) -> None:
+        """Write where the answers for seeds are to `places`, by the positions of their queries.
+
+        Forwards run over all seeds, as many at once as fit; of those that fail, over halves. So an error ends
+        with the seed that it is about, and the others are answered.
+        """
+        waiting = [seeds]
+        while waiting:
+            part = waiting.pop()
+            if not part:
+                continue
+            try:
+                sampled = self._sample(part, group)
+            except RequestError as error:  # of the first seed
+                _give(part[:1], as_value(error), places)
+                waiting.append(part[1:])
+                continue
+            waiting.append(part[sampled.trees.num_seeds :])
+            part = part[: sampled.trees.num_seeds]
+            try:
+                forward = Forwarded(sampled, self._run(sampled))
+            except OutOfMemory:
+                self._counters.add(metrics.OUT_OF_MEMORY, 1)
+                _log.warning("not enough memory for a forward over %d nodes", len(sampled.trees.node))
+                self._inputs.budget.lower(len(sampled.trees.node) // 2)
+                release(self._model.device)
+                if len(part) == 1:
+                    _give(part, TooLargeForMemory(), places)
+                waiting += _halves(part)
+            except Exception:  # noqa: BLE001 - whatever it is, it ends here: other requests go on
+                self._counters.add(metrics.FAILED_FORWARDS, 1)
+                _log.exception("a forward over %d seeds failed", len(part))
+                waiting += _halves(part)
+            else:
+                _give_places(part, forward, places)
+                self._count_sampled(sampled, [len(seed.positions) for seed in part])
+
+    def check(self) -> None:
+        """Run the model on one node, where a failure can still say what is wrong; `ModelError`."""
+        first = np.zeros(1, dtype=np.int64)
+        try:
+            output = self._run(self._inputs.sample(first, self._full_plan))
+            if self._model.signature.link_score is not None:
+                self._model.score(output.embedding, output.embedding)
+        except (RuntimeError, OutOfMemory) as error:
+            raise ModelError(f"the model fails on this graph: {in_one_line(error)}") from error
+
+    def lower(self, max_nodes: int) -> None:
+        """From now on put no more nodes into one forward."""
+        self._inputs.budget.lower(max_nodes)
+
+    def measured_max_nodes(self, budget_bytes: int, num_workers: int, num_nodes: int) -> int:
+        """How many nodes a forward may hold as memory allows, by what one is seen to take.
+
+        Args:
+            budget_bytes: what a forward may take; 0 for a share of what is free.
+            num_workers: processes that share the device's memory.
+            num_nodes: of the graph.
+        """
+        device = self._model.device
+        if not budget_bytes:
+            budget_bytes = int(free_bytes(device) * _SHARE_OF_FREE / num_workers)
+        node_bytes = max(self._inputs.node_bytes, int(_HEADROOM * self._measured_node_bytes(num_nodes)))
+        max_nodes = min(budget_bytes // node_bytes, self._inputs.budget.max_nodes)
+        _log.info("a forward takes %d bytes per node: at most %d nodes at once", node_bytes, max_nodes)
+        return max_nodes
+
+    def _sample(self, seeds: Sequence[Seed], group: Group) -> Sampled:
+        index = np.array([seed.index for seed in seeds], dtype=np.int64)
+        as_of = np.array([seed.as_of for seed in seeds], dtype=np.float64) if group.has_time else None
+        with self._counters.timed("sample"):
+            return self._inputs.sample(index, group.plan, as_of)
+
+    def _run(self, sampled: Sampled) -> ModelOutput:
+        with self._counters.timed("batch"):
+            arranged = self._inputs.arrange(sampled)
+        with self._counters.timed("gather"), translated():
+            given = self._inputs.gather(arranged)
+        with self._counters.timed("forward"):
+            self._counters.add(metrics.FORWARDS, 1)
+            return self._model.run(given)
+
+    def _measured_node_bytes(self, num_nodes: int) -> int:
+        """What a forward of some size takes of memory for each node."""
+        wanted = _MEASURED_NODES
+        while True:
+            seeds = np.arange(num_nodes)[: max(1, wanted // self._full_plan.max_tree_nodes)]
+            found = len(self._inputs.sample(seeds, self._full_plan).trees.node)
+            sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
+            try:
+                self._run(sampled)  # what TorchScript takes to compile is not to be counted
+                peak = peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
+            except OutOfMemory as error:
+                release(self._model.device)
+                wanted //= 4
+                if not wanted:
+                    raise ModelError("there is no memory for a forward over a single node") from error
+            else:
+                return peak // len(sampled.trees.node)
+
+    def _count_sampled(self, sampled: Sampled, num_asked: Sequence[int]) -> None:
+        """Count each tree as often as it was asked for, though it was computed once."""
+        trees = sampled.trees
+        asked = np.array(num_asked)
+        neighbors = np.add.reduceat(trees.hop == 1, trees.ptr[:-1], dtype=np.int64)
+        self._counters.add(metrics.NODES, int(asked.sum()), "live")
+        self._counters.add(metrics.NEIGHBORS, int(asked @ neighbors))
+        self._counters.add(metrics.EDGES, int(asked @ (np.diff(trees.ptr) - 1)))
+        if sampled.truncated:
+            self._counters.add(metrics.TRUNCATED, int(asked.sum()))
+
+
+def no_places(count: int) -> list[Place | RequestError]:
+    """Room for the places of so many queries, each an error until it is computed."""
+    return [InternalError()] * count
+
+
+def _halves(seeds: Sequence[Seed]) -> list[Sequence[Seed]]:
+    """Both halves of several seeds; nothing of one, which cannot be tried in parts."""
+    middle = len(seeds) // 2
+    return [seeds[middle:], seeds[:middle]] if middle else []
+
+
+def _give(seeds: Sequence[Seed], error: RequestError, places: list[Place | RequestError]) -> None:
+    """Answer all queries for some seeds with an error."""
+    for seed in seeds:
+        for position in seed.positions:
+            places[position] = error
+
+
+def _give_places(seeds: Sequence[Seed], forward: Forwarded, places: list[Place | RequestError]) -> None:
+    """Answer all queries for the seeds of a forward by their places in it."""
+    for number, seed in enumerate(seeds):
+        place = Place(forward, number)
+        for position in seed.positions:
+            places[position] = place

@@ -1,0 +1,211 @@
+"""From queries to rows, on one graph as it is at one moment: look up, sample, gather, run, compose."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from handler import metrics
+from handler.answers import Composer, Place, Row
+from handler.errors import (
+    InternalError,
+    MalformedRequest,
+    NonFiniteOutput,
+    NotFresh,
+    RequestError,
+    UnknownNode,
+    as_value,
+)
+from handler.forwards import Forwards, Group, Seed, no_places
+from handler.graph.fanout import FanoutPlan
+from handler.graph.live_graph import LiveGraph
+from handler.guests import Guest, waves, welcome
+from handler.inputs import ModelInputs
+from handler.model.exported import Model
+from handler.requests import PairReturned, Query
+from handler.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """Answers queries from one graph by one model.
+
+    Args:
+        model_version: as answers name it.
+
+    Raises:
+        ModelError: graph and model do not fit each other.
+    """
+
+    def __init__(
+        self,
+        graph: LiveGraph,
+        model: Model,
+        settings: Settings,
+        counters: metrics.Counters,
+        model_version: str,
+    ) -> None:
+        signature = model.signature
+        self.graph = graph
+        self._model = model
+        self._counters = counters
+        self._inputs = ModelInputs(graph, signature, settings, model.device)
+        self._full_plan = FanoutPlan.of(signature.layer_fanouts)
+        self.forwards = Forwards(self._inputs, model, counters)
+        if settings.max_bytes_per_forward:  # until it is measured what a node really takes
+            self.forwards.lower(settings.max_bytes_per_forward // self._inputs.node_bytes)
+        self._composer = Composer(signature, graph, model_version)
+
+    def rows(self, queries: Sequence[Query], pairs: Mapping[int, Sequence[PairReturned]]) -> dict[int, Row]:
+        """The rows that answer queries, by their positions.
+
+        Args:
+            pairs: where a query and the next one are the ends of a pair, and what its one row holds.
+        """
+        known = [position for position, query in enumerate(queries) if query.described is None]
+        places = self._compute(queries, known)
+        ends = {position + step for position in pairs for step in (0, 1)}
+        with self._counters.timed("compose"):
+            alone = {position: places[position] for position in known if position not in ends}
+            rows = self._compose(queries, alone) | self._score(queries, places, pairs)
+        if len(known) < len(queries):
+            rows |= self._described_rows(queries)
+        return rows
+
+    def _compute(self, queries: Sequence[Query], positions: Sequence[int]) -> list[Place | RequestError]:
+        """Where the answers of the queries at these positions are; equal queries are computed once."""
+        places = no_places(len(queries))
+        groups: defaultdict[Group, dict[tuple[int, float | None], Seed]] = defaultdict(dict)
+        with self._counters.timed("look_up"):
+            asked = [queries[position] for position in positions]
+            for position, index in zip(positions, self._look_up(asked), strict=True):
+                try:
+                    as_of = queries[position].options.as_of
+                    group = Group(self._plan(queries[position], index), as_of is not None)
+                    seed = groups[group].setdefault((index, as_of), Seed(index, as_of, []))
+                    seed.positions.append(position)
+                except RequestError as error:
+                    places[position] = as_value(error)
+        for group, seeds in groups.items():
+            self.forwards.compute(list(seeds.values()), group, places)
+        return places
+
+    def _look_up(self, queries: Sequence[Query]) -> list[int]:
+        """The node index of each query; -1 without a node id, or one of another type than the graph's."""
+        ids = self.graph.ids
+        usable = [type(query.node_id) is ids.id_type for query in queries]
+        node_ids = [query.node_id for query, use in zip(queries, usable, strict=True) if use]
+        found = iter(ids.index_of(node_ids).tolist())  # type: ignore[arg-type]  # filtered by type
+        return [next(found) if use else -1 for use in usable]
+
+    def _plan(self, query: Query, index: int) -> FanoutPlan:
+        """How to sample for a query; raises what is wrong with it."""
+        if query.error is not None:
+            raise query.error
+        options = query.options
+        if options.min_seq is not None and options.min_seq > self.graph.seq:
+            raise NotFresh(options.min_seq, self.graph.seq)
+        if index < 0:
+            id_type = self.graph.ids.id_type
+            if type(query.node_id) is not id_type:
+                kinds = {int: "integers", str: "strings"}
+                raise MalformedRequest(f"{query.node_id!r:.80}: this graph's node ids are {kinds[id_type]}")
+            raise UnknownNode(query.node_id)
+        if options.as_of is not None and not self._inputs.knows_time:
+            raise MalformedRequest(
+                "as_of needs a model that samples the most recent neighbors;"
+                f" this one samples by `{self._inputs.strategy}`"
+            )
+        self._composer.check(options)
+        return self._full_plan.limited(options.num_hops, options.num_neighbors)
+
+    def _described_rows(self, queries: Sequence[Query]) -> dict[int, Row]:
+        """The rows of nodes that the graph does not have, which join it for as long as they are computed."""
+        rows: dict[int, Row] = {}
+        guests = [
+            Guest(position, query) for position, query in enumerate(queries) if query.described is not None
+        ]
+        for wave in waves(guests, self.graph):
+            with ExitStack() as joined:
+                rows |= self._rows_of_wave(queries, wave, joined)
+        return rows
+
+    def _rows_of_wave(
+        self, queries: Sequence[Query], wave: Sequence[Guest], joined: ExitStack
+    ) -> Iterator[tuple[int, Row]]:
+        places = no_places(len(queries))
+        groups: defaultdict[Group, list[Seed]] = defaultdict(list)
+        for guest in wave:
+            as_of = guest.query.options.as_of
+            try:
+                plan = self._plan(guest.query, 0)
+                seed = Seed(joined.enter_context(welcome(self.graph, guest)), as_of, [guest.position])
+                groups[Group(plan, as_of is not None)].append(seed)
+            except RequestError as error:
+                places[guest.position] = as_value(error)
+        for group, seeds in groups.items():
+            self.forwards.compute(seeds, group, places)
+        composed = self._compose(queries, {guest.position: places[guest.position] for guest in wave})
+        return iter(composed.items())
+
+    def _compose(
+        self, queries: Sequence[Query], places: Mapping[int, Place | RequestError]
+    ) -> dict[int, Row]:
+        """The rows of nodes, by the positions of their queries."""
+        rows: dict[int, Row] = {}
+        by_forward: defaultdict[int, list[tuple[int, Place]]] = defaultdict(list)
+        for position, place in places.items():
+            if isinstance(place, RequestError):
+                rows[position] = place
+            else:
+                by_forward[id(place.forward)].append((position, place))
+        for found in by_forward.values():
+            composed = self._composer.rows(
+                [queries[position] for position, _ in found],
+                [place.seed for _, place in found],
+                found[0][1].forward,
+            )
+            rows |= zip([position for position, _ in found], composed, strict=True)
+        return rows
+
+    def _score(
+        self,
+        queries: Sequence[Query],
+        places: Sequence[Place | RequestError],
+        pairs: Mapping[int, Sequence[PairReturned]],
+    ) -> dict[int, Row]:
+        """The rows of pairs, by the positions of their first ends."""
+        rows: dict[int, Row] = {}
+        whole: list[tuple[int, Place, Place]] = []
+        for position in pairs:
+            source, target = places[position], places[position + 1]
+            if isinstance(source, RequestError):
+                rows[position] = source
+            elif isinstance(target, RequestError):
+                rows[position] = target
+            else:
+                whole.append((position, source, target))
+        if not whole:
+            return rows
+        try:
+            scores = self._model.score(
+                np.stack([source.embedding for _, source, _ in whole]),
+                np.stack([target.embedding for _, _, target in whole]),
+            ).tolist()
+        except Exception:  # noqa: BLE001 - as in `_compute_group`
+            self._counters.add(metrics.FAILED_FORWARDS, 1)
+            _log.exception("the scores of %d pairs failed", len(whole))
+            return rows | dict.fromkeys((position for position, _, _ in whole), InternalError())
+        for (position, source, target), score in zip(whole, scores, strict=True):
+            ends = queries[position], queries[position + 1]
+            if math.isfinite(score):
+                rows[position] = self._composer.pair_row(ends, (source, target), score, pairs[position])
+            else:
+                rows[position] = NonFiniteOutput([end.node_id for end in ends])
+        return rows
