@@ -13,6 +13,7 @@ HopserveError
 │   ├── NotFresh            503 not_fresh
 │   ├── NotReady            503 not_ready
 │   ├── NotLogged           503 not_logged
+│   ├── Unconfirmed         503 unconfirmed
 │   └── InternalError       500 internal
 │       └── NonFiniteOutput 500 non_finite_output
 ├── SettingsError           a settings value that cannot be used; names the key
@@ -21,6 +22,7 @@ HopserveError
 │   └── SnapshotError       a snapshot that cannot be opened; names the file
 ├── LogError                the log of mutations
 │   ├── LogUnavailable      its store cannot be reached or written, or is full
+│   │   └── LogUncertain    whether it was written is not known
 │   ├── LogMoved            someone else appended first
 │   ├── LogGap              mutations are missing that a reader has yet to read
 │   └── LogCorrupt          what it holds cannot be right
@@ -169,6 +171,19 @@ class NotLogged(RequestError):
         super().__init__(f"nothing was changed, because the log cannot be written: {reason}")
 
 
+class Unconfirmed(RequestError):
+    """Whether mutations are durable is not known."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "unconfirmed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "whether this was changed is not known: ask for the same under the same `request_id` again;"
+            f" {reason}"
+        )
+
+
 class InternalError(RequestError):
     """The server failed; the request may be right."""
 
@@ -214,6 +229,10 @@ class LogError(HopserveError):
 
 class LogUnavailable(LogError):
     """The log's store cannot be reached or written, or has no room."""
+
+
+class LogUncertain(LogUnavailable):
+    """The connection to the log's store broke while it was being written."""
 
 
 class LogMoved(LogError):

@@ -15,10 +15,12 @@ from handler.changes import Change
 from handler.errors import (
     LogError,
     LogMoved,
+    LogUncertain,
     MalformedRequest,
     NotLogged,
     RequestError,
     ReusedRequestId,
+    Unconfirmed,
     UnknownNode,
     as_value,
 )
@@ -82,6 +84,8 @@ class Intake:
                 except LogMoved:
                     continue
             reason = "others write to it all the time"
+        except LogUncertain as error:
+            return [Unconfirmed(str(error))] * len(submitted)
         except LogError as error:
             reason = str(error)
         except RequestError as error:  # the graph is known to be wrong

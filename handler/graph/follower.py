@@ -248,6 +248,8 @@ class Follower(Generic[_View]):
         """Before a batch: a little if nobody asks for more, else as much as is asked for, within a time."""
         if self._failure is not None or self._unavailable is not None:
             return
+        if not self._log.is_local and self._graph.seq >= min_seq:
+            return  # the background asks it every few milliseconds, and no batch waits for a network
         started = time.monotonic()
         while self._try_to_read_on():
             passed = time.monotonic() - started

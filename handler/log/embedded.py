@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from handler.errors import LogCorrupt, LogMoved, LogUnavailable
 from handler.log.environments import Environment, acquire, check_usable, release, translated
@@ -29,6 +29,8 @@ class LmdbLog:
 
     What it promises is in `handler.log.protocol`. Several objects may have the same log open.
     """
+
+    is_local: ClassVar[bool] = True
 
     def __init__(self, environment: Environment, remember_s: int) -> None:
         self._environment = environment

@@ -23,4 +23,4 @@ def open_log(location: str | None, folder: Path, graph_id: str) -> Log:
 
         return RedisLog.open(location, graph_id)
     scheme = location.partition("://")[0]  # what follows may hold a password
-    raise LogUnavailable(f"a log at `{scheme}`: it can be at redis://, rediss:// or unix://, or beside the graph")
+    raise LogUnavailable(f"a log at {scheme}:// is not known, only redis://, rediss:// and unix://")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Log(Protocol):
     `LogCorrupt` when what it holds cannot be right.
     """
 
+    #: Whether it can be asked for its end before every batch: it is on this host, and cannot hang.
+    is_local: ClassVar[bool]
+
     def last_seq(self) -> int:
         """The number of the latest mutation ever appended; 0 before the first. Takes microseconds."""
         ...
@@ -77,6 +80,8 @@ class Log(Protocol):
 
         Raises:
             LogMoved: another was appended meanwhile; nothing was done.
+            LogUncertain: it may be done or not; the same append again finds out. All other errors mean that
+                nothing was done.
         """
         ...
 

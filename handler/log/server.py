@@ -10,7 +10,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from handler.errors import LogUnavailable, in_one_line
+from handler.errors import LogUnavailable, LogUncertain, in_one_line
 
 _NUM_RETRIES = 3
 _CONNECT_TIMEOUT_S = 2.0
@@ -18,7 +18,6 @@ _NO_FILE = (
     "the server keeps no append-only file, so nothing is durable: set `appendonly yes`,"
     " and `appendfsync always` for the lowest latency"
 )
-_WHETHER = "whether the mutations are in the log is not known: append the same again to find out"
 
 
 class Server:
@@ -71,18 +70,26 @@ class Server:
         answers a list that begins with b"volatile" if it found no append-only file and wrote nothing.
         """
         # WAITAOF waits for what its own connection wrote, so both must go over the same.
-        with self._translated(), self._client.pipeline(transaction=False) as pipeline:
+        try:
+            with self._translated():
+                answer, synced = self._change(script, keys, values)
+        except LogUnavailable as error:
+            raise LogUncertain(str(error)) from None
+        if answer[0] == b"volatile":
+            raise LogUnavailable(f"{self.name}: {_NO_FILE}")
+        if isinstance(synced, Exception) or not synced[0]:
+            why = in_one_line(synced) if isinstance(synced, Exception) else "its disk is too slow"
+            raise LogUncertain(f"{self.name}: the server cannot say that it is durable ({why})")
+        return answer
+
+    def _change(self, script: str, keys: Sequence[str], values: Sequence[Any]) -> tuple[Any, Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
             pipeline.eval(script, len(keys), *keys, *values)
             pipeline.waitaof(1, 0, self._timeout_ms)
             answer, synced = pipeline.execute(raise_on_error=False)
             if isinstance(answer, Exception):
                 raise answer
-        if answer[0] == b"volatile":
-            raise LogUnavailable(f"{self.name}: {_NO_FILE}")
-        if isinstance(synced, Exception) or not synced[0]:
-            why = in_one_line(synced) if isinstance(synced, Exception) else "its disk is too slow"
-            raise LogUnavailable(f"{self.name}: the server cannot say that it is durable ({why}); {_WHETHER}")
-        return answer
+        return answer, synced
 
     def close(self) -> None:
         """Close all connections."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote
 
 import msgspec
@@ -34,6 +34,8 @@ class RedisLog:
     What it promises is in `handler.log.protocol`. `append` may fail without knowing whether the records are
     there; appending the same again to the same object then adds them if they are not, and never twice.
     """
+
+    is_local: ClassVar[bool] = False
 
     def __init__(self, server: Server, graph_id: str, remember_s: int, reader_ttl_s: int) -> None:
         self._server = server

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from handler.graph.live_features import LiveFeatures
 from handler.graph.readable import ReadableFeatures
 
 
@@ -49,10 +50,14 @@ class HostFeatures:
 
 
 class ResidentFeatures:
-    """All features of the graph, kept on the device: only node indices travel."""
+    """All features of the graph, kept on the device: only node indices travel.
+
+    Those that change later are read from the host, as are those of new nodes.
+    """
 
     def __init__(self, features: ReadableFeatures, device: torch.device) -> None:
         self._device = device
+        self._changing = features if isinstance(features, LiveFeatures) else None
         dtype = torch.float16 if features.dtype == np.float16 else torch.float32
         self._rows = torch.empty(features.shape, dtype=dtype, device=device)
         for start in range(0, features.shape[0], _ROWS_AT_ONCE):
@@ -61,8 +66,19 @@ class ResidentFeatures:
 
     def gather(self, node: NDArray[np.int64]) -> Tensor:
         """See `FeatureRows`; on the device."""
-        index = on_device(for_device(node, self._device), self._device)
-        return self._rows.index_select(0, index).to(torch.float32)
+        if self._changing is None:
+            return self._resident(node)
+        rows = self._resident(np.minimum(node, len(self._rows) - 1))
+        later = np.flatnonzero(self._changing.changed(node))
+        if len(later):
+            rows[self._moved(later)] = self._moved(self._changing.gather(node[later]))
+        return rows
+
+    def _resident(self, node: NDArray[np.int64]) -> Tensor:
+        return self._rows.index_select(0, self._moved(node)).to(torch.float32)
+
+    def _moved(self, array: NDArray[np.generic]) -> Tensor:
+        return on_device(for_device(array, self._device), self._device)
 
 
 _ROWS_AT_ONCE = 1 << 16

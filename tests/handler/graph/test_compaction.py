@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -132,7 +131,6 @@ def edge(u: int, v: int, time: float = 1.0) -> LiveEdge:
     return LiveEdge(u, v, 1.0, time, 7.0)
 
 
-@settings(max_examples=120)
 @given(graphs_with_edge_data(), strategies, strategies, rules, st.booleans(), st.data())
 def test_a_compacted_graph_equals_the_live_one_and_one_built_from_scratch(
     graph: EdgeData, own: Strategy, extra: Strategy, rules: EdgeRules, in_pieces: bool, data: st.DataObject
@@ -157,7 +155,8 @@ def test_a_compacted_graph_equals_the_live_one_and_one_built_from_scratch(
             assert compacted is None or (compacted.seq, compacted.num_edges) == (both.seq, snapshot.num_edges)
             assert snapshot.seq == both.seq
             assert before == [
-                sampled(snapshot, sampling, EVERY_EDGE, with_attr=with_attr) for sampling, with_attr in samplings
+                sampled(snapshot, sampling, EVERY_EDGE, with_attr=with_attr)
+                for sampling, with_attr in samplings
             ]
             assert arrays_of(snapshot) == arrays_of(both.slow.to_snapshot(plan))
             assert snapshot.manifest.rules == rules
@@ -198,7 +197,9 @@ def test_nodes_keep_when_they_were_created(triangle: Written) -> None:
     triangle.compact()
     assert Snapshot.open(triangle.home.folder).node_created is None
     for created, node_id in ((10.5, 10), (20.5, 20)):
-        triangle.append(replace_created(Change(nodes=(node_id,)).to_mutations(len(triangle.slow.ids)), created))
+        triangle.append(
+            replace_created(Change(nodes=(node_id,)).to_mutations(len(triangle.slow.ids)), created)
+        )
         triangle.slow.apply(Change(nodes=(node_id,)))
         triangle.compact()
     triangle.apply(Change(added=(edge(0, 2, 5.0),)))
@@ -209,7 +210,9 @@ def test_nodes_keep_when_they_were_created(triangle: Written) -> None:
 
 
 def replace_created(mutations: Mutations, created: float) -> Mutations:
-    return Mutations(**{name: getattr(mutations, name) for name in mutations.__struct_fields__} | {"created": created})
+    return Mutations(
+        **{name: getattr(mutations, name) for name in mutations.__struct_fields__} | {"created": created}
+    )
 
 
 def test_edges_that_are_too_old_are_dropped(tmp_path: Path) -> None:
@@ -234,7 +237,9 @@ def test_edges_that_are_too_old_are_dropped(tmp_path: Path) -> None:
 def test_what_is_dropped_for_its_age_was_not_sampled(
     graph: EdgeData, own: Strategy, rules: EdgeRules, age: float, now: float, data: st.DataObject
 ) -> None:
-    plan = BuildPlan(Ordering(own), rules=EdgeRules(rules.undirected, rules.duplicates, rules.self_loops, age))
+    plan = BuildPlan(
+        Ordering(own), rules=EdgeRules(rules.undirected, rules.duplicates, rules.self_loops, age)
+    )
     with written(graph, plan) as both, pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: now)
         patch.setattr(folding, "_RANGE_BYTES", 100)
@@ -251,7 +256,8 @@ def test_what_is_dropped_for_its_age_was_not_sampled(
 def test_new_nodes_have_no_class_and_no_part_in_training(tmp_path: Path) -> None:
     graph = GraphArrays(
         "labelled", EdgeArrays(np.array([[0], [1]])), 2, ids=["a", "b"],
-        label=np.array([1, 0]), label_names=("no", "yes"), split=np.array([Split.TRAIN, Split.TEST], dtype=np.uint8),
+        label=np.array([1, 0]), label_names=("no", "yes"),
+        split=np.array([Split.TRAIN, Split.TEST], dtype=np.uint8),
     )  # fmt: skip
     log = _home_of(tmp_path, graph)
     _append(log, 0, _nodes(2, ["c", "d"]))
@@ -275,7 +281,9 @@ def _home_of(tmp_path: Path, graph: GraphArrays) -> LmdbLog:
 
 
 def _append(log: LmdbLog, after_seq: int, mutations: Mutations) -> None:
-    log.append([Record(after_seq + 1, after_seq + len(mutations), encode_mutations(mutations))], [], after_seq)
+    log.append(
+        [Record(after_seq + 1, after_seq + len(mutations), encode_mutations(mutations))], [], after_seq
+    )
 
 
 def _nodes(first: int, ids: list[Any], **features: Any) -> Mutations:
@@ -301,12 +309,14 @@ def test_features_of_every_kind_keep_it(
     generator = np.random.default_rng(1)
 
     def draw(num_rows: int) -> NDArray[np.float32]:
-        return np.where(generator.random((num_rows, 5)) < 0.4, generator.normal(size=(num_rows, 5)), 0).astype(
-            np.float32
-        )
+        return np.where(
+            generator.random((num_rows, 5)) < 0.4, generator.normal(size=(num_rows, 5)), 0
+        ).astype(np.float32)
 
     x = draw(20).astype(dtype)
-    log = _home_of(tmp_path, GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 20, features=_stored(x, kind)))
+    log = _home_of(
+        tmp_path, GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 20, features=_stored(x, kind))
+    )
     seq = 0
     for first, num_new in ((20, 3), (23, 0), (23, 2)):
         featured = generator.integers(0, first + num_new, 6)
@@ -340,9 +350,7 @@ def test_features_of_edges_in_half_precision_keep_it(tmp_path: Path) -> None:
     attr = np.array([[0.5, 1.5]], dtype=np.float16)
     log = _home_of(tmp_path, GraphArrays("g", EdgeArrays(np.array([[0], [1]]), attr=attr), 2))
     none = np.empty(0, dtype=np.int64)
-    added = EdgeBlock(
-        np.array([1]), np.array([0]), attr=np.array([[2.5, 0.1]], dtype=np.float32)
-    )
+    added = EdgeBlock(np.array([1]), np.array([0]), attr=np.array([[2.5, 0.1]], dtype=np.float32))
     mutations = Mutations(
         created=0, first_node=2, node_ids=[], featured=none, features=np.empty((0, 0), dtype=np.float32),
         removed=EdgeBlock(none, none, None, np.empty(0)), added=added,
@@ -515,9 +523,7 @@ def test_a_worker_moves_over_without_losing_a_mutation(
 ) -> None:
     monkeypatch.setattr("handler.graph.follower._MOVE_CHECK_S", 0.01)
     graph = Written(tmp_path / "graph", TRIANGLE, BuildPlan(rules=EdgeRules(duplicates=duplicates)))
-    follower: Follower[LiveGraph] = Follower(
-        open_held(graph.home.folder), graph.log, None, lambda live: live
-    )
+    follower: Follower[LiveGraph] = Follower(open_held(graph.home.folder), graph.log, None, lambda live: live)
     done, seen, problems = threading.Event(), set[str](), list[object]()
 
     def append() -> None:
@@ -597,9 +603,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_nothing(
 ) -> None:
     triangle.apply(_step(triangle, 0))
     started = time.monotonic()
-    whole = subprocess.run(
-        _command(triangle), capture_output=True, text=True, check=True, env=_environment()
-    )
+    whole = subprocess.run(_command(triangle), capture_output=True, text=True, check=True, env=_environment())
     wall_s = time.monotonic() - started
     assert json.loads(whole.stdout)["seq"] == triangle.seq
     generator = random.Random(0)
@@ -642,13 +646,15 @@ def _is_killed_at(triangle: Written, step: int) -> bool:
 def _count_down(steps: int) -> None:
     left = iter(range(steps, -1, -1))
 
+    def take_step() -> None:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            for _ in range(2):  # before it and after it
-                if next(left) == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if _ == 0:
-                    result = function(*arguments, **options)
+            take_step()
+            result = function(*arguments, **options)
+            take_step()
             return result
 
         return call
@@ -667,6 +673,8 @@ def test_as_a_process_it_says_what_it_did(
     assert main([str(triangle.home.folder)]) == 0
     assert capsys.readouterr().out == "null\n"
     assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"{tmp_path}/graph.json: missing, so this folder is no home of a graph\n"
+    assert (
+        capsys.readouterr().err == f"{tmp_path}/graph.json: missing, so this folder is no home of a graph\n"
+    )
     assert main([]) == 2
     assert "usage" in capsys.readouterr().err

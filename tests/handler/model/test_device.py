@@ -10,6 +10,7 @@ import scipy.sparse
 import torch
 
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
+from handler.graph.live_features import LiveFeatures
 from handler.model.device import HostFeatures, ResidentFeatures, feature_rows, for_device, on_device
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -35,6 +36,19 @@ def test_all_features_can_live_on_the_device(features: Features) -> None:
     found = ResidentFeatures(features, CPU).gather(INDEX)
     assert found.dtype == torch.float32
     assert np.array_equal(found, ROWS[INDEX])
+
+
+@ALL
+def test_what_changes_later_is_read_from_the_host(features: Features) -> None:
+    live = LiveFeatures(features)
+    resident = ResidentFeatures(live, CPU)
+    live.add_nodes(2)
+    live.set(np.array([5, 70_001]), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))
+    wanted = np.concatenate([ROWS, np.zeros((2, 3))])
+    wanted[[5, 70_001]] = [[1, 2, 3], [4, 5, 6]]
+    index = np.array([5, 0, 70_001, 70_000, 69_999, 5])
+    assert np.array_equal(resident.gather(index), wanted[index])
+    assert np.array_equal(resident.gather(INDEX[1:3]), ROWS[INDEX[1:3]])
 
 
 @ALL
