@@ -91,10 +91,10 @@ class _Rows:
         degree, edge = merge_changes(overlay.base, added, first, last, self.earliest)
         weight, time, attr = adjacency.edge_weight, adjacency.edge_time, adjacency.edge_attr
         block = EdgeBlock(
-            take_edges(adjacency.indices, added.source[1:], edge, index_dtype(self.live.num_nodes)),
+            take_edges(adjacency.indices, added.edges["source"][1:], edge, index_dtype(self.live.num_nodes)),
             _targets(first, degree),
-            None if weight is None else take_edges(weight, added.weight[1:], edge),
-            None if time is None else take_edges(time, added.time[1:], edge),
+            None if weight is None else take_edges(weight, added.edges["weight"][1:], edge),
+            None if time is None else take_edges(time, added.edges["time"][1:], edge),
             None if attr is None else take_edges(attr, overlay.attr[1:], edge),
         )
         return OrderedRows(degree, block)

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -103,10 +103,11 @@ class Follower(Generic[_View]):
 
     Args:
         held: the snapshot to begin with, and its home; it is closed with this.
-        log: of the graph; stays open.
+        log: of the graph.
         sampling: by which the graph is read.
         make: makes of a graph what is read; called again for every new snapshot.
         max_wait_s: how long a reading may wait for the mutation that it asks for.
+        owns_log: whether the log is closed with this.
 
     Raises:
         LogError: the log cannot be read, or has not what follows the snapshot.
@@ -120,6 +121,7 @@ class Follower(Generic[_View]):
         make: Callable[[LiveGraph], _View],
         *,
         max_wait_s: float = 0.2,
+        owns_log: bool = False,
         progress: Progress = SILENT,
     ) -> None:
         if held.home is None:
@@ -130,6 +132,7 @@ class Follower(Generic[_View]):
         self._sampling = sampling
         self._make = make
         self._max_wait_s = max_wait_s
+        self._owns_log = owns_log
         self._reader = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -223,6 +226,8 @@ class Follower(Generic[_View]):
             self._log.release(self._reader)
         except HopserveError as error:
             _log.warning("%s", error)
+        if self._owns_log:
+            self._log.close()
         self._held.close()
 
     def _caught_up(self, held: HeldSnapshot, progress: Progress = SILENT) -> LiveGraph:
@@ -369,9 +374,10 @@ def _follow(
     sampling: Sampling | None,
     **options: Any,
 ) -> Follower[_View]:
-    try:
+    with ExitStack() as undo:
+        undo.callback(held.close)
         log = open_log(home.log, home.log_folder, home.graph_id)
-        return Follower(held, log, sampling, make, **options)
-    except BaseException:
-        held.close()
-        raise
+        undo.callback(log.close)
+        follower = Follower(held, log, sampling, make, owns_log=True, **options)
+        undo.pop_all()
+    return follower

@@ -69,3 +69,11 @@ def compiled(function: _Kernel) -> _Kernel:
     """Compile a kernel on its first call: cached on disk, and running without the GIL."""
     kernel: _Kernel = numba.njit(cache=True, nogil=True)(function)
     return kernel
+
+
+def inlined(function: _Kernel) -> _Kernel:
+    """Compile a part of kernels, which nothing but kernels calls: without what calls from Python need."""
+    kernel: _Kernel = numba.njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        function
+    )
+    return kernel

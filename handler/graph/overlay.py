@@ -14,6 +14,8 @@ from handler.graph.ids import NodeId
 from handler.graph.live_ids import LiveIds
 from handler.graph.ordering import STRATEGIES, Ordering
 from handler.graph.overlay_arrays import (
+    HAS_TIME,
+    HAS_WEIGHT,
     MAX_LEVELS,
     NUM_ADDED,
     NUM_EDGES,
@@ -31,8 +33,6 @@ from handler.graph.rules import EdgeRules
 _DUPLICATES = {"drop": DROP, "sum": SUM, "keep": KEEP}
 _FIRST_CAPACITY = 1 << 8
 _FREE_NODES = 1 << 16
-_ROWS = ("head", "row_added", "row_removed", "row_sorted")
-_EDGES = ("following", "tower", "source", "target", "before", "primary", "tie", "is_there", "chain")
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,31 @@ class Overlay:
         #: [edge_capacity, edge_dim], features of added edges, as `AddedArrays` numbers them.
         self.attr = np.zeros((_FIRST_CAPACITY if dim else 0, dim), dtype=self._fields.attr_dtype)
         self.arrays: AddedArrays = self._first_arrays(adjacency)
+        self._load_kernels()
+
+    def _load_kernels(self) -> None:
+        """Apply nothing, so that the first mutation does not wait for kernels to be compiled or loaded."""
+        nothing = np.empty(0, dtype=np.int64)
+        self.apply(np.empty(0, dtype=np.uint8), EdgeBlock(nothing, nothing))
+        insert_pairs(self.arrays)
+        self.take_back(self.mark())
 
     def _first_arrays(self, adjacency: Adjacency) -> AddedArrays:
         num_edges, capacity = len(adjacency.indices), _FIRST_CAPACITY
         arrays = no_changes()
-        grown = {name: _grown(getattr(arrays, name), capacity) for name in (*_ROWS, *_EDGES)}
-        if self._fields.weight:
-            grown["weight"] = np.zeros(capacity, dtype=np.float32)
-        if self._fields.time:
-            grown["time"] = np.zeros(capacity)
-        counts = np.zeros(5, dtype=np.int64)
+        counts = arrays.counts
         counts[NUM_EDGES] = num_edges
+        counts[HAS_WEIGHT], counts[HAS_TIME] = self._fields.weight, self._fields.time
         # Zeros that nobody has touched take no memory.
         return arrays._replace(
-            **grown,
+            rows=_grown(arrays.rows, capacity),
+            head=_grown(arrays.head, capacity),
+            edges=_grown(arrays.edges, capacity),
             row_of=np.zeros(adjacency.num_nodes + _FREE_NODES, dtype=np.int32),
             removed=np.zeros(num_edges // 8 + 1, dtype=np.uint8),
             by_source=np.zeros(capacity, dtype=np.uint32),
             upper=np.zeros(capacity, dtype=np.int32),
             slots=np.zeros(2 * capacity, dtype=np.int32),
-            counts=counts,
         )
 
     @property
@@ -139,14 +144,15 @@ class Overlay:
         """
         count = len(edges)
         source, target = edges.source.astype(np.int64), edges.target.astype(np.int64)
-        weight = np.ones(count, dtype=np.float32) if edges.weight is None else edges.weight
-        time = np.zeros(count) if edges.time is None else edges.time
+        # Copies: what comes from the log is read-only, and kernels are compiled for one type.
+        weight = np.ones(count, dtype=np.float32) if edges.weight is None else np.array(edges.weight)
+        time = np.zeros(count) if edges.time is None else np.array(edges.time)
         written = np.empty((2, count), dtype=np.int64)
         done = 0
         while True:
             done = apply_edges(
                 self.base, self.arrays, self._strategy, self._seed, self._duplicates,
-                self._fields.attr_dim > 0, operation, source, target, weight, time, done, written,
+                self._fields.attr_dim > 0, operation, source, target, weight, time, done, written
             )  # fmt: skip
             if done == count:
                 break
@@ -189,10 +195,9 @@ class Overlay:
         arrays, counts = self.arrays, self.arrays.counts
         changed: dict[str, NDArray[Any]] = {}
         if counts[NUM_ROWS] + 2 >= len(arrays.head):
-            changed |= {name: _doubled(getattr(arrays, name)) for name in _ROWS}
-        if counts[NUM_ADDED] + 2 >= len(arrays.following):
-            names = [*_EDGES, *(name for name in ("weight", "time") if len(getattr(arrays, name)))]
-            changed |= {name: _doubled(getattr(arrays, name)) for name in names}
+            changed |= {"rows": _doubled(arrays.rows), "head": _doubled(arrays.head)}
+        if counts[NUM_ADDED] + 2 >= len(arrays.edges):
+            changed["edges"] = _doubled(arrays.edges)
             self.attr = _doubled(self.attr)
         if counts[NUM_UPPER] + MAX_LEVELS >= len(arrays.upper):
             changed["upper"] = _doubled(arrays.upper)

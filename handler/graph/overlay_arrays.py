@@ -34,6 +34,34 @@ class BaseArrays(NamedTuple):
     id_offsets: NDArray[np.int64]
 
 
+#: A changed row: how many edges it gained and lost, and where in `by_source` the places of the snapshot's row
+#: are, sorted by source, time and weight; -1 if they are not there yet.
+ROW = np.dtype([("added", np.int32), ("removed", np.int32), ("sorted", np.int64)], align=True)
+
+#: An added edge, in one line of the processor's cache:
+#: `primary` and `tie`: by what it comes, see `edge_rank_key`;
+#: `before`: how many places of the snapshot's row come before it;
+#: `following`: the next added edge of the row; `tower`: where in `upper` those on the levels above are;
+#: `chain`: another added edge with the same ends;
+#: `is_there`: 0 for one that was removed again.
+EDGE = np.dtype(
+    [
+        ("source", np.int64),
+        ("target", np.int64),
+        ("primary", np.float64),
+        ("tie", np.uint64),
+        ("time", np.float64),
+        ("weight", np.float32),
+        ("before", np.uint32),
+        ("following", np.int32),
+        ("tower", np.int32),
+        ("chain", np.int32),
+        ("is_there", np.uint8),
+    ],
+    align=True,
+)
+
+
 class AddedArrays(NamedTuple):
     """What was changed since the snapshot.
 
@@ -42,47 +70,26 @@ class AddedArrays(NamedTuple):
 
     Args:
         row_of: int32 [node_capacity], the changed row of each node; empty where nothing can change.
+        rows: ROW [row_capacity].
         head: int32 [row_capacity, MAX_LEVELS], each row's first added edge on each level of a skip list.
-        row_added, row_removed: int32 [row_capacity], how many edges a row has gained and lost.
-        row_sorted: int64 [row_capacity], where in `by_source` the places of the snapshot's row are, sorted
-            by source, time and weight; -1 if they are not there yet.
         by_source: uint32 [pool_capacity].
         removed: uint8 [num_edges // 8 + 1], a bit for each edge of the snapshot.
-        following: int32 [edge_capacity], the next added edge of the row.
-        tower: int64 [edge_capacity], where in `upper` the next edges on the levels above are.
+        edges: EDGE [edge_capacity].
         upper: int32 [upper_capacity].
-        source, target: int64 [edge_capacity].
-        before: uint32 [edge_capacity], how many places of the snapshot's row come before.
-        primary, tie: float64, uint64 [edge_capacity], see `edge_rank_key`.
-        weight, time: float32, float64 [edge_capacity]; empty without.
-        is_there: uint8 [edge_capacity], 0 for an edge that was removed again.
-        chain: int32 [edge_capacity], another added edge with the same ends.
         slots: int32, a power of two: finds the first added edge of any two ends.
         node_hash: uint64 [new_node_capacity], of the ids of nodes that the snapshot does not have.
-        node_ids: int64 [new_node_capacity], their ids if these are integers.
+        node_ids: int64 [num_new_nodes], their ids if these are integers.
         id_data, id_offsets: uint8, int64, their ids if these are strings.
-        counts: int64 [5], see the places below.
+        counts: int64 [7], see the places below.
     """
 
     row_of: NDArray[np.int32]
+    rows: NDArray[np.void]
     head: NDArray[np.int32]
-    row_added: NDArray[np.int32]
-    row_removed: NDArray[np.int32]
-    row_sorted: NDArray[np.int64]
     by_source: NDArray[np.uint32]
     removed: NDArray[np.uint8]
-    following: NDArray[np.int32]
-    tower: NDArray[np.int64]
+    edges: NDArray[np.void]
     upper: NDArray[np.int32]
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-    before: NDArray[np.uint32]
-    primary: NDArray[np.float64]
-    tie: NDArray[np.uint64]
-    weight: NDArray[np.float32]
-    time: NDArray[np.float64]
-    is_there: NDArray[np.uint8]
-    chain: NDArray[np.int32]
     slots: NDArray[np.int32]
     node_hash: NDArray[np.uint64]
     node_ids: NDArray[np.int64]
@@ -91,8 +98,9 @@ class AddedArrays(NamedTuple):
     counts: NDArray[np.int64]
 
 
-# Places in `AddedArrays.counts`: how much of each capacity is used, and the edges of the graph now.
-NUM_ROWS, NUM_ADDED, NUM_SORTED, NUM_UPPER, NUM_EDGES = range(5)
+# Places in `AddedArrays.counts`: how much of each capacity is used, the edges of the graph now, and whether
+# its edges have weights and times.
+NUM_ROWS, NUM_ADDED, NUM_SORTED, NUM_UPPER, NUM_EDGES, HAS_WEIGHT, HAS_TIME = range(7)
 
 
 def base_arrays(
@@ -139,30 +147,18 @@ def take_edges(
 
 _LAYOUT: dict[str, tuple[Any, tuple[int, ...]]] = {
     "row_of": (np.int32, (0,)),
+    "rows": (ROW, (0,)),
     "head": (np.int32, (0, MAX_LEVELS)),
-    "row_added": (np.int32, (0,)),
-    "row_removed": (np.int32, (0,)),
-    "row_sorted": (np.int64, (0,)),
     "by_source": (np.uint32, (0,)),
     "removed": (np.uint8, (0,)),
-    "following": (np.int32, (0,)),
-    "tower": (np.int64, (0,)),
+    "edges": (EDGE, (0,)),
     "upper": (np.int32, (0,)),
-    "source": (np.int64, (0,)),
-    "target": (np.int64, (0,)),
-    "before": (np.uint32, (0,)),
-    "primary": (np.float64, (0,)),
-    "tie": (np.uint64, (0,)),
-    "weight": (np.float32, (0,)),
-    "time": (np.float64, (0,)),
-    "is_there": (np.uint8, (0,)),
-    "chain": (np.int32, (0,)),
     "slots": (np.int32, (0,)),
     "node_hash": (np.uint64, (0,)),
     "node_ids": (np.int64, (0,)),
     "id_data": (np.uint8, (0,)),
     "id_offsets": (np.int64, (1,)),
-    "counts": (np.int64, (5,)),
+    "counts": (np.int64, (7,)),
 }
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.hashing import mix64
-from handler.graph.kernels import compiled
+from handler.graph.kernels import compiled, inlined
 from handler.graph.overlay_arrays import (
+    HAS_TIME,
+    HAS_WEIGHT,
     MAX_LEVELS,
     NUM_ADDED,
     NUM_EDGES,
@@ -73,7 +75,7 @@ def apply_edges(
         else:
             _add_single(
                 base, added, strategy, seed, duplicates == SUM, by_key, has_attr, row, u, v,
-                weight[number], time[number], written, number,
+                weight[number], time[number], written, number
             )  # fmt: skip
     return len(source)
 
@@ -85,10 +87,10 @@ def take_back(base: BaseArrays, added: AddedArrays, strategy: int, num_added: in
     The last to come go first: so the slots are as they were.
     """
     for edge in range(added.counts[NUM_ADDED], num_added, -1):
-        v = added.target[edge]
-        if added.is_there[edge]:
+        v = added.edges[edge].target
+        if added.edges[edge].is_there:
             _unlink(base, added, strategy, added.row_of[v], edge)
-        added.slots[_slot_of(added, added.source[edge], v)] = added.chain[edge]
+        added.slots[_slot_of(added, added.edges[edge].source, v)] = added.edges[edge].chain
     added.counts[NUM_ADDED] = num_added
     added.counts[NUM_UPPER] = num_upper
 
@@ -97,37 +99,37 @@ def take_back(base: BaseArrays, added: AddedArrays, strategy: int, num_added: in
 def insert_pairs(added: AddedArrays) -> None:
     """Fill empty slots with all added edges, in the order in which they came."""
     for edge in range(1, added.counts[NUM_ADDED] + 1):
-        slot = _slot_of(added, added.source[edge], added.target[edge])
-        added.chain[edge] = added.slots[slot]
+        slot = _slot_of(added, added.edges[edge].source, added.edges[edge].target)
+        added.edges[edge].chain = added.slots[slot]
         added.slots[slot] = edge
 
 
-@compiled
+@inlined
 def _has_room(base: BaseArrays, added: AddedArrays, v: int) -> bool:
     counts = added.counts
     return bool(
         counts[NUM_ROWS] + 1 < len(added.head)
-        and counts[NUM_ADDED] + 1 < len(added.following)
+        and counts[NUM_ADDED] + 1 < len(added.edges)
         and counts[NUM_UPPER] + MAX_LEVELS <= len(added.upper)
         and counts[NUM_SORTED] + base_degree(base, v) <= len(added.by_source)
         and 2 * (counts[NUM_ADDED] + 1) <= len(added.slots)
     )
 
 
-@compiled
+@inlined
 def _changed_row(added: AddedArrays, v: int) -> int:
     if added.row_of[v] == 0:
         added.counts[NUM_ROWS] += 1
         added.row_of[v] = added.counts[NUM_ROWS]
-        added.row_sorted[added.row_of[v]] = -1
+        added.rows[added.row_of[v]].sorted = -1
     return int(added.row_of[v])
 
 
-@compiled
+@inlined
 def _sort_row(base: BaseArrays, added: AddedArrays, row: int, v: int) -> None:
     """Keep the places of a snapshot's row by source, time and weight: once for each row that changes."""
     degree = base_degree(base, v)
-    if added.row_sorted[row] >= 0 or degree == 0:
+    if added.rows[row].sorted >= 0 or degree == 0:
         return
     first = base.indptr[v]
     at = added.counts[NUM_SORTED]
@@ -138,14 +140,14 @@ def _sort_row(base: BaseArrays, added: AddedArrays, row: int, v: int) -> None:
     )
     for place in range(degree):
         added.by_source[at + place] = order[place]
-    added.row_sorted[row] = at
+    added.rows[row].sorted = at
     added.counts[NUM_SORTED] += degree
 
 
-@compiled
+@inlined
 def _from_source(base: BaseArrays, added: AddedArrays, row: int, u: int, v: int) -> tuple[int, int]:
     """Where in `by_source` the edges from u to v begin and end."""
-    at, degree = added.row_sorted[row], base_degree(base, v)
+    at, degree = added.rows[row].sorted, base_degree(base, v)
     if at < 0 or degree == 0:
         return 0, 0
     first = base.indptr[v]
@@ -162,7 +164,7 @@ def _from_source(base: BaseArrays, added: AddedArrays, row: int, u: int, v: int)
     return low, end
 
 
-@compiled
+@inlined
 def _equal_edges(
     base: BaseArrays, added: AddedArrays, low: int, end: int, v: int, weight: np.float32, time: float
 ) -> tuple[int, int]:
@@ -177,14 +179,14 @@ def _equal_edges(
     return start, stop
 
 
-@compiled
+@inlined
 def _is_equal(base: BaseArrays, edge: int, weight: np.float32, time: float) -> bool:
     if len(base.time) and base.time[edge] != time:
         return False
     return not (len(base.weight) and base.weight[edge] != weight)
 
 
-@compiled
+@inlined
 def _base_key(
     base: BaseArrays,
     added: AddedArrays,
@@ -219,7 +221,7 @@ def _base_key(
     return key_of(base, added, strategy, seed, multigraph, u, v, weight, time, 0)
 
 
-@compiled
+@inlined
 def _places_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -248,7 +250,7 @@ def _places_before(
     return low
 
 
-@compiled
+@inlined
 def _find_single(
     base: BaseArrays,
     added: AddedArrays,
@@ -275,27 +277,27 @@ def _find_single(
     return -1 if edge < 0 or is_removed(added, edge) else edge
 
 
-@compiled
+@inlined
 def _drop_base(added: AddedArrays, row: int, edge: int) -> None:
     added.removed[edge >> 3] |= np.uint8(1 << (edge & 7))
-    added.row_removed[row] += 1
+    added.rows[row].removed += 1
     added.counts[NUM_EDGES] -= 1
 
 
-@compiled
+@inlined
 def _slot_of(added: AddedArrays, u: int, v: int) -> int:
     """The slot of the added edges from u to v, or the free one where they belong."""
     mask = np.uint64(len(added.slots) - 1)
     slot = mix64(mix64(np.uint64(v)) + np.uint64(u)) & mask
     while added.slots[slot] != 0:
         edge = added.slots[slot]
-        if added.source[edge] == u and added.target[edge] == v:
+        if added.edges[edge].source == u and added.edges[edge].target == v:
             break
         slot = (slot + np.uint64(1)) & mask
     return int(slot)
 
 
-@compiled
+@inlined
 def _height(edge: int) -> int:
     """On how many levels an added edge is linked: on each further one a quarter of them."""
     bits = mix64(np.uint64(edge))
@@ -306,21 +308,21 @@ def _height(edge: int) -> int:
     return height
 
 
-@compiled
+@inlined
 def _new_edge(added: AddedArrays, u: int, v: int, slot: int) -> int:
     counts = added.counts
     counts[NUM_ADDED] += 1
     edge = counts[NUM_ADDED]
-    added.source[edge], added.target[edge] = u, v
-    added.is_there[edge] = 0
-    added.tower[edge] = counts[NUM_UPPER]
+    added.edges[edge].source, added.edges[edge].target = u, v
+    added.edges[edge].is_there = 0
+    added.edges[edge].tower = counts[NUM_UPPER]
     counts[NUM_UPPER] += _height(edge) - 1
-    added.chain[edge] = added.slots[slot]
+    added.edges[edge].chain = added.slots[slot]
     added.slots[slot] = edge
     return int(edge)
 
 
-@compiled
+@inlined
 def _link(
     base: BaseArrays,
     added: AddedArrays,
@@ -334,40 +336,50 @@ def _link(
     number: int,
 ) -> None:
     """Put an added edge into its row, where it belongs by its weight and time."""
-    u, v = added.source[edge], added.target[edge]
-    if len(added.weight):
-        added.weight[edge] = weight
-    if len(added.time):
-        added.time[edge] = time
+    u, v = added.edges[edge].source, added.edges[edge].target
+    if added.counts[HAS_WEIGHT]:
+        added.edges[edge].weight = weight
+    if added.counts[HAS_TIME]:
+        added.edges[edge].time = time
     primary, tie = key_of(base, added, strategy, seed, multigraph, u, v, weight, time, number)
-    added.primary[edge], added.tie[edge] = primary, tie
-    added.before[edge] = _places_before(base, added, strategy, seed, multigraph, row, u, v, primary, tie)
+    added.edges[edge].primary, added.edges[edge].tie = primary, tie
+    added.edges[edge].before = _places_before(
+        base, added, strategy, seed, multigraph, row, u, v, primary, tie
+    )
     last, height = 0, _height(edge)
     for level in range(MAX_LEVELS - 1, -1, -1):
         last = _last_before(base, added, strategy, row, last, level, u, primary, tie)
         if level < height:
             _set_next(added, row, edge, level, next_on(added, row, last, level))
             _set_next(added, row, last, level, edge)
-    added.is_there[edge] = 1
-    added.row_added[row] += 1
+    added.edges[edge].is_there = 1
+    added.rows[row].added += 1
     added.counts[NUM_EDGES] += 1
 
 
-@compiled
+@inlined
 def _unlink(base: BaseArrays, added: AddedArrays, strategy: int, row: int, edge: int) -> None:
     last, height = 0, _height(edge)
     for level in range(MAX_LEVELS - 1, -1, -1):
         last = _last_before(
-            base, added, strategy, row, last, level, added.source[edge], added.primary[edge], added.tie[edge]
+            base,
+            added,
+            strategy,
+            row,
+            last,
+            level,
+            added.edges[edge].source,
+            added.edges[edge].primary,
+            added.edges[edge].tie,
         )
         if level < height:
             _set_next(added, row, last, level, next_on(added, row, edge, level))
-    added.is_there[edge] = 0
-    added.row_added[row] -= 1
+    added.edges[edge].is_there = 0
+    added.rows[row].added -= 1
     added.counts[NUM_EDGES] -= 1
 
 
-@compiled
+@inlined
 def _last_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -386,9 +398,9 @@ def _last_before(
             base,
             added,
             strategy,
-            added.source[other],
-            added.primary[other],
-            added.tie[other],
+            added.edges[other].source,
+            added.edges[other].primary,
+            added.edges[other].tie,
             u,
             primary,
             tie,
@@ -397,17 +409,17 @@ def _last_before(
         last = other
 
 
-@compiled
+@inlined
 def _set_next(added: AddedArrays, row: int, edge: int, level: int, following: int) -> None:
     if edge == 0:
         added.head[row, level] = following
     elif level == 0:
-        added.following[edge] = following
+        added.edges[edge].following = following
     else:
-        added.upper[added.tower[edge] + level - 1] = following
+        added.upper[added.edges[edge].tower + level - 1] = following
 
 
-@compiled
+@inlined
 def _add_single(  # noqa: C901 - each branch is a case of its own
     base: BaseArrays,
     added: AddedArrays,
@@ -428,22 +440,22 @@ def _add_single(  # noqa: C901 - each branch is a case of its own
     slot = _slot_of(added, u, v)
     edge = added.slots[slot]
     old = -1  # of the snapshot
-    there = edge != 0 and added.is_there[edge] == 1
+    there = edge != 0 and added.edges[edge].is_there == 1
     if not there:
         old = _find_single(base, added, strategy, seed, by_key, row, u, v)
     later = True
-    if (there or old >= 0) and len(added.time):
-        its_time = added.time[edge] if there else base.time[old]
+    if (there or old >= 0) and added.counts[HAS_TIME]:
+        its_time = added.edges[edge].time if there else base.time[old]
         later = time >= its_time
         if not later:
             time = its_time
     if there or old >= 0:
         if not later and not summed:
             return
-        if not summed and len(added.weight) == 0 and len(added.time) == 0 and not has_attr:
+        if not summed and added.counts[HAS_WEIGHT] == 0 and added.counts[HAS_TIME] == 0 and not has_attr:
             return  # one edge more of which nothing else is known
         if summed:
-            weight += added.weight[edge] if there else base.weight[old]
+            weight += added.edges[edge].weight if there else base.weight[old]
     if there:
         _unlink(base, added, strategy, row, edge)
     elif old >= 0:
@@ -457,7 +469,7 @@ def _add_single(  # noqa: C901 - each branch is a case of its own
         written[0, number], written[1, number] = edge, old
 
 
-@compiled
+@inlined
 def _add_parallel(
     base: BaseArrays,
     added: AddedArrays,
@@ -480,19 +492,19 @@ def _add_parallel(
     free = 0
     edge = added.slots[slot]
     while edge != 0:
-        if not added.is_there[edge]:
+        if not added.edges[edge].is_there:
             free = edge
-        elif (len(added.time) == 0 or added.time[edge] == time) and (
-            len(added.weight) == 0 or added.weight[edge] == weight
+        elif (added.counts[HAS_TIME] == 0 or added.edges[edge].time == time) and (
+            added.counts[HAS_WEIGHT] == 0 or added.edges[edge].weight == weight
         ):
             number += 1
-        edge = added.chain[edge]
+        edge = added.edges[edge].chain
     edge = free or _new_edge(added, u, v, slot)
     _link(base, added, strategy, seed, True, row, edge, weight, time, number)
     return int(edge)
 
 
-@compiled
+@inlined
 def _remove(
     base: BaseArrays,
     added: AddedArrays,
@@ -505,12 +517,12 @@ def _remove(
     time: float,
 ) -> None:
     """Remove the edges from u to v: all, or those of one time where it is no NaN."""
-    any_time = np.isnan(time) or len(added.time) == 0
+    any_time = np.isnan(time) or added.counts[HAS_TIME] == 0
     edge = added.slots[_slot_of(added, u, v)]
     while edge != 0:
-        if added.is_there[edge] and (any_time or added.time[edge] == time):
+        if added.edges[edge].is_there and (any_time or added.edges[edge].time == time):
             _unlink(base, added, strategy, row, edge)
-        edge = added.chain[edge]
+        edge = added.edges[edge].chain
     if by_key:
         old = _find_single(base, added, strategy, seed, True, row, u, v)
         if old >= 0 and (any_time or base.time[old] == time):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from handler.graph.hashing import edge_key
-from handler.graph.kernels import compiled
-from handler.graph.overlay_arrays import AddedArrays, BaseArrays
+from handler.graph.kernels import inlined
+from handler.graph.overlay_arrays import HAS_TIME, HAS_WEIGHT, AddedArrays, BaseArrays
 from handler.graph.row_kernels import FIRST, edge_rank_key
 from handler.graph.sampling import node_hash
 
 
-@compiled
+@inlined
 def hash_of(base: BaseArrays, added: AddedArrays, node: int) -> np.uint64:
     """The hash of a node's id."""
     num_base = len(base.indptr) - 1
@@ -20,7 +20,7 @@ def hash_of(base: BaseArrays, added: AddedArrays, node: int) -> np.uint64:
     return node_hash(base.id_kind, base.ids, base.id_data, base.id_offsets, node)
 
 
-@compiled
+@inlined
 def _int_id(base: BaseArrays, added: AddedArrays, node: int) -> int:
     num_base = len(base.indptr) - 1
     if node >= num_base:
@@ -28,7 +28,7 @@ def _int_id(base: BaseArrays, added: AddedArrays, node: int) -> int:
     return int(base.ids[node]) if base.id_kind == 1 else int(node)
 
 
-@compiled
+@inlined
 def _id_byte(base: BaseArrays, added: AddedArrays, node: int, place: int) -> int:
     """A byte of a node's string id, -1 behind its end."""
     num_base = len(base.indptr) - 1
@@ -39,7 +39,7 @@ def _id_byte(base: BaseArrays, added: AddedArrays, node: int, place: int) -> int
     return int(added.id_data[at]) if at < added.id_offsets[node - num_base + 1] else -1
 
 
-@compiled
+@inlined
 def _compare_ids(base: BaseArrays, added: AddedArrays, left: int, right: int) -> int:
     """Less than, equal to or greater than 0, as the id of `left` is to that of `right`."""
     if left == right:
@@ -48,13 +48,13 @@ def _compare_ids(base: BaseArrays, added: AddedArrays, left: int, right: int) ->
         return -1 if _int_id(base, added, left) < _int_id(base, added, right) else 1
     place = 0
     while True:
-        one, other = _id_byte(base, added, left, place), _id_byte(base, added, right, place)
+        one, other = (_id_byte(base, added, left, place), _id_byte(base, added, right, place))
         if one != other:
             return one - other
         place += 1
 
 
-@compiled
+@inlined
 def is_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -76,7 +76,7 @@ def is_before(
     return bool(left_tie < right_tie)
 
 
-@compiled
+@inlined
 def key_of(
     base: BaseArrays,
     added: AddedArrays,
@@ -91,18 +91,17 @@ def key_of(
 ) -> tuple[float, np.uint64]:
     """See `edge_rank_key`; of `first` the ids are compared instead of the places among them."""
     key = edge_key(seed, hash_of(base, added, target), hash_of(base, added, source))
-    return edge_rank_key(
-        strategy, key, 0.0, len(added.weight) > 0, weight, len(added.time) > 0, time, multigraph, number,
-    )  # fmt: skip
+    has_weight, has_time = added.counts[HAS_WEIGHT] > 0, added.counts[HAS_TIME] > 0
+    return edge_rank_key(strategy, key, 0.0, has_weight, weight, has_time, time, multigraph, number)
 
 
-@compiled
+@inlined
 def is_removed(added: AddedArrays, edge: int) -> bool:
     """Whether an edge of the snapshot was removed."""
     return bool((added.removed[edge >> 3] >> (edge & 7)) & 1)
 
 
-@compiled
+@inlined
 def base_degree(base: BaseArrays, node: int) -> int:
     """The edges of a node in the snapshot, removed ones too."""
     if node >= len(base.indptr) - 1:
@@ -110,7 +109,7 @@ def base_degree(base: BaseArrays, node: int) -> int:
     return int(base.indptr[node + 1] - base.indptr[node])
 
 
-@compiled
+@inlined
 def edge_at(base: BaseArrays, row_start: int, place: int) -> int:
     """The position of the edge at a place of a snapshot's row, in the order that is sampled by."""
     if len(base.permutation):
@@ -118,11 +117,11 @@ def edge_at(base: BaseArrays, row_start: int, place: int) -> int:
     return row_start + place
 
 
-@compiled
+@inlined
 def next_on(added: AddedArrays, row: int, edge: int, level: int) -> int:
     """The next added edge on a level of a row's skip list; the first one after 0."""
     if edge == 0:
         return int(added.head[row, level])
     if level == 0:
-        return int(added.following[edge])
-    return int(added.upper[added.tower[edge] + level - 1])
+        return int(added.edges[edge].following)
+    return int(added.upper[added.edges[edge].tower + level - 1])

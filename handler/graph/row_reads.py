@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.hashing import edge_key, mix64
-from handler.graph.kernels import compiled
+from handler.graph.kernels import inlined
 from handler.graph.overlay_arrays import MAX_LEVELS, AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree, edge_at, hash_of, is_removed, next_on
 from handler.graph.sampling import chance, draw_places
@@ -18,36 +18,36 @@ from handler.graph.sampling import chance, draw_places
 ORDERED, DRAWN, WALKED = range(3)
 
 
-@compiled
+@inlined
 def changed_row(added: AddedArrays, node: int) -> int:
     """The changed row of a node, 0 without."""
     return int(added.row_of[node]) if len(added.row_of) else 0
 
 
-@compiled
+@inlined
 def source_of(base: BaseArrays, added: AddedArrays, edge: int) -> int:
     """The node that an edge comes from."""
     num_edges = len(base.indices)
     if edge < num_edges:
         return int(base.indices[edge])
-    return int(added.source[edge - num_edges + 1])
+    return int(added.edges[edge - num_edges + 1].source)
 
 
-@compiled
+@inlined
 def time_of(base: BaseArrays, added: AddedArrays, edge: int) -> float:
     """The time of an edge."""
     num_edges = len(base.indices)
-    return float(base.time[edge]) if edge < num_edges else float(added.time[edge - num_edges + 1])
+    return float(base.time[edge]) if edge < num_edges else float(added.edges[edge - num_edges + 1].time)
 
 
-@compiled
+@inlined
 def weight_of(base: BaseArrays, added: AddedArrays, edge: int) -> float:
     """The weight of an edge."""
     num_edges = len(base.indices)
-    return float(base.weight[edge]) if edge < num_edges else float(added.weight[edge - num_edges + 1])
+    return float(base.weight[edge]) if edge < num_edges else float(added.edges[edge - num_edges + 1].weight)
 
 
-@compiled
+@inlined
 def _not_later(base: BaseArrays, start: int, degree: int, latest: float) -> int:
     """How many of a snapshot's row, which comes latest first, are later than `latest`."""
     low, high = 0, degree
@@ -60,20 +60,20 @@ def _not_later(base: BaseArrays, start: int, degree: int, latest: float) -> int:
     return low
 
 
-@compiled
+@inlined
 def _added_not_later(added: AddedArrays, row: int, latest: float) -> int:
     """The first added edge of a row, which comes latest first, that is not later than `latest`."""
     last = 0
     for level in range(MAX_LEVELS - 1, -1, -1):
         while True:
             other = next_on(added, row, last, level)
-            if other == 0 or added.time[other] <= latest:
+            if other == 0 or added.edges[other].time <= latest:
                 break
             last = other
     return next_on(added, row, last, 0)
 
 
-@compiled
+@inlined
 def read_row(
     base: BaseArrays,
     added: AddedArrays,
@@ -98,17 +98,17 @@ def read_row(
     if row:
         edge = _added_not_later(added, row, latest) if latest < np.inf else int(added.head[row, 0])
     num_edges = len(base.indices)
-    skipping = row > 0 and added.row_removed[row] > 0
+    skipping = row > 0 and added.rows[row].removed > 0
     count = 0
     while count < fanout:
-        if place < (added.before[edge] if edge else degree):
+        if place < (added.edges[edge].before if edge else degree):
             at = edge_at(base, start, place)
             place += 1
             if skipping and is_removed(added, at):
                 continue
         elif edge:
             at = num_edges + edge - 1
-            edge = int(added.following[edge])
+            edge = int(added.edges[edge].following)
         else:
             break
         if earliest > -np.inf and time_of(base, added, at) < earliest:
@@ -120,17 +120,17 @@ def read_row(
     return count
 
 
-@compiled
+@inlined
 def live_degree(base: BaseArrays, added: AddedArrays, node: int) -> int:
     """How many edges a node has now."""
     row = changed_row(added, node)
     degree = base_degree(base, node)
     if row:
-        degree += int(added.row_added[row]) - int(added.row_removed[row])
+        degree += int(added.rows[row].added) - int(added.rows[row].removed)
     return degree
 
 
-@compiled
+@inlined
 def edge_number(base: BaseArrays, added: AddedArrays, node: int, number: int) -> int:
     """The position of a node's edge by its place in the row as it is now."""
     row = changed_row(added, node)
@@ -138,12 +138,12 @@ def edge_number(base: BaseArrays, added: AddedArrays, node: int, number: int) ->
     start = int(base.indptr[node]) if degree else 0
     if row == 0:
         return edge_at(base, start, number)
-    if added.row_removed[row] == 0:  # an added edge's place is then what is before it and how many came by
+    if added.rows[row].removed == 0:  # an added edge's place is then what is before it and how many came by
         edge, come = int(added.head[row, 0]), 0
-        while edge and added.before[edge] + come < number:
-            edge = int(added.following[edge])
+        while edge and added.edges[edge].before + come < number:
+            edge = int(added.edges[edge].following)
             come += 1
-        if edge and added.before[edge] + come == number:
+        if edge and added.edges[edge].before + come == number:
             return len(base.indices) + edge - 1
         return edge_at(base, start, number - come)
     found = np.empty(number + 1, dtype=np.int64)
@@ -151,7 +151,7 @@ def edge_number(base: BaseArrays, added: AddedArrays, node: int, number: int) ->
     return int(found[number])
 
 
-@compiled
+@inlined
 def draw_row(
     base: BaseArrays,
     added: AddedArrays,
@@ -170,7 +170,7 @@ def draw_row(
     return count
 
 
-@compiled
+@inlined
 def most_visited(
     base: BaseArrays,
     added: AddedArrays,

@@ -198,7 +198,7 @@ class Sampler:
         if trees.share is not None:
             return trees.share
         weight = self.adjacency.edge_weight
-        return None if weight is None else take_edges(weight, self._added.weight[1:], trees.edge)
+        return None if weight is None else take_edges(weight, self._added.edges["weight"][1:], trees.edge)
 
     def edge_attr(self, trees: SampledTrees) -> NDArray[np.float32] | None:
         """float32 [num_edges, edge_dim]: the edges' features; none without."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.graph.kernels import compiled
+from handler.graph.kernels import compiled, inlined
 from handler.graph.overlay_arrays import AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree
 from handler.graph.row_reads import (
@@ -23,7 +23,7 @@ from handler.graph.row_reads import (
 _FETCHED_SEEDS, _FETCHED_NODES = 32, 2048
 
 
-@compiled
+@inlined
 def _fetch_rows(  # noqa: C901 - one loop after another
     base: BaseArrays,
     added: AddedArrays,

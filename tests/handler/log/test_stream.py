@@ -19,7 +19,7 @@ from handler.errors import LogCorrupt, LogGap, LogMoved, LogUnavailable
 from handler.log.protocol import Mark
 from handler.log.record import tails_after
 from handler.log.stream import RedisLog
-from tests.handler.log.conftest import StartServer, url_of
+from tests.conftest import StartServer, url_of
 from tests.handler.log.processes import kill, start_appending
 from tests.handler.log.stores import read_all, records_of
 
