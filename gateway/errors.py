@@ -9,6 +9,10 @@ class UpstreamError(HopserveError):
     """TorchServe cannot be started, reached or stopped, or refuses what it is asked."""
 
 
+class NoAnswer(UpstreamError):
+    """TorchServe did not answer; whether it did what it was asked is not known."""
+
+
 class Refused(UpstreamError):
     """TorchServe answered with an error.
 

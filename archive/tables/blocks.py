@@ -51,10 +51,15 @@ class Block:
         return Block(self.line, self.text[:end]), Block(line, self.text[end:])
 
 
-def row_blocks(path: Path, text: IO[bytes]) -> Iterator[Block]:
-    """The blocks from the first line on that is neither a comment nor empty; `path` is for errors."""
+def row_blocks(path: Path, text: IO[bytes], block_bytes: int | None = None) -> Iterator[Block]:
+    """The blocks from the first line on that is neither a comment nor empty.
+
+    Args:
+        path: for errors.
+        text: what is read, `block_bytes` at a time; it may give fewer, and the lines in them are a block.
+    """
     line, is_leading = 1, True
-    for lines in _whole_lines(path, text):
+    for lines in _whole_lines(path, text, block_bytes or _BLOCK_BYTES):
         rest = lines
         if is_leading:
             match = _COMMENTS.match(lines)
@@ -67,9 +72,9 @@ def row_blocks(path: Path, text: IO[bytes]) -> Iterator[Block]:
             line += rest.count(b"\n")
 
 
-def _whole_lines(path: Path, text: IO[bytes]) -> Iterator[bytes]:
+def _whole_lines(path: Path, text: IO[bytes], block_bytes: int) -> Iterator[bytes]:
     rest, is_first = b"", True
-    while data := text.read(_BLOCK_BYTES):
+    while data := text.read(block_bytes):
         if is_first and data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise GraphInputError(f"{path}: is UTF-16, but a table must be UTF-8 text")
         data = rest + (data.removeprefix(b"\xef\xbb\xbf") if is_first else data)

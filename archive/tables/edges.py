@@ -88,7 +88,7 @@ class EdgeReader:
 
     def __init__(self, edges: EdgeTable, dtype: FeatureDtype, bad_rows: BadRows) -> None:
         self._table = open_table(edges.path, edges.format)
-        self._ends = _ends(self._table, edges)
+        self._ends = edge_ends(self._table, edges)
         self._weight = edges.weight
         self._time = None if edges.time is None else TimeColumn(edges.time)
         self._used = [*self._ends, *(name for name in (edges.weight, edges.time) if name is not None)]
@@ -145,7 +145,8 @@ def _known(check: RowCheck, column: str, ids: TableIds, known_from: Path) -> NDA
     return index
 
 
-def _ends(table: Table, edges: EdgeTable) -> tuple[str, str]:
+def edge_ends(table: Table, edges: EdgeTable) -> tuple[str, str]:
+    """The columns of the ids that edges come from and go to; `EdgeTable` says which they are."""
     if edges.source is None and edges.target is None and not {"source", "target"} <= set(table.columns):
         if len(table.columns) < 2:
             raise GraphInputError(

@@ -8,6 +8,7 @@ from archive.tables.format import TableFormat
 from archive.tables.parquet import ParquetTable
 from archive.tables.table import Table
 from archive.tables.text import TextTable
+from archive.tables.text_file import TextFile
 from handler.errors import GraphInputError
 
 _PARQUET = {".parquet", ".pq"}
@@ -25,4 +26,9 @@ def open_table(path: Path, table_format: TableFormat) -> Table:
     """
     if path.is_dir():
         raise GraphInputError(f"{path}: is a folder, not a table")
-    return ParquetTable(path) if path.suffix.lower() in _PARQUET else TextTable(path, table_format)
+    return ParquetTable(path) if is_parquet(path) else TextTable(TextFile(path), table_format)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is called as Parquet files are."""
+    return path.suffix.lower() in _PARQUET

@@ -17,6 +17,7 @@ from archive.tables.files import open_table
 from archive.tables.format import TableFormat
 from archive.tables.ids import IdType, TableIds, ids_for
 from archive.tables.labels import LabelColumn, Labels, as_split
+from archive.tables.table import Table
 from handler.graph.features import DenseFeatures
 from handler.graph.progress import Progress
 
@@ -77,8 +78,7 @@ def read_nodes(
 class _NodeReader:
     def __init__(self, nodes: NodeTable, bad_rows: BadRows) -> None:
         self._table = open_table(nodes.path, nodes.format)
-        names = self._table.columns
-        self._node_id = nodes.node_id or next((name for name in ("node_id", "id") if name in names), names[0])
+        self._node_id = nodes.node_id or node_id_column(self._table)
         self._used = [name for name in (self._node_id, nodes.label, nodes.split) if name is not None]
         self.features = feature_columns(self._table, nodes.features, self._used)
         self._label = None if nodes.label is None else LabelColumn(nodes.label)
@@ -120,6 +120,11 @@ class _NodeReader:
             self._splits.append(split[kept])
         if self._label is not None and label is not None:
             self._label.append(label.filter(pa.array(check.keep)))
+
+
+def node_id_column(table: Table) -> str:
+    """The column of node ids where nobody names it."""
+    return next((name for name in ("node_id", "id") if name in table.columns), table.columns[0])
 
 
 def _refuse_repeated(check: RowCheck, ids: TableIds, node_id: Any) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
 from archive.tables.arrow import is_utf8
-from archive.tables.blocks import Block, row_blocks
-from archive.tables.format import TableFormat, codec_of
-from archive.tables.table import Chunk, place_of, reading
+from archive.tables.blocks import Block
+from archive.tables.format import TableFormat
+from archive.tables.table import Chunk, place_of
+from archive.tables.text_file import Text
 from handler.errors import GraphInputError
 from handler.graph.progress import Progress
 
@@ -27,11 +26,11 @@ _OPEN_QUOTE = "a quote is not closed before the line ends"
 class TextTable:
     """A row per line, quoted as RFC 4180 has it, but a line always ends its row."""
 
-    def __init__(self, path: Path, table_format: TableFormat) -> None:
-        self.path = path
-        self._codec = codec_of(path)
-        first = self._first_line()
-        self._delimiter = table_format.delimiter_of(path, first.text)
+    def __init__(self, text: Text, table_format: TableFormat) -> None:
+        self.path = text.path
+        self._text = text
+        first = text.first_line()
+        self._delimiter = table_format.delimiter_of(self.path, first.text)
         fields = self._fields(first)
         self._has_header = table_format.has_header(fields)
         self._places = [str(place) for place in range(len(fields))]
@@ -39,28 +38,12 @@ class TextTable:
 
     def chunks(self, columns: Sequence[str], progress: Progress) -> Iterator[Chunk]:
         places = {name: str(place_of(self, name)) for name in columns}
-        step, total = f"reading {self.path.name}", self.path.stat().st_size
-        with self._opened() as (raw, text), progress.bar(step, total, "B") as advance:
-            done, is_head = 0, self._has_header
-            for block in row_blocks(self.path, text):
-                rows = block.after_first_line() if is_head else block
-                is_head = False
-                if rows.text:
-                    yield from self._cut(rows, places)
-                advance(raw.tell() - done)
-                done = raw.tell()
-
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-        """The file, and the text in it."""
-        with reading(self.path), self.path.open("rb") as raw:
-            yield raw, pa.CompressedInputStream(raw, self._codec) if self._codec else raw
-
-    def _first_line(self) -> Block:
-        with self._opened() as (_, text):
-            for block in row_blocks(self.path, text):
-                return Block(block.line, block.text.partition(b"\n")[0])
-        raise GraphInputError(f"{self.path}: the file has neither rows nor a header")
+        is_head = self._has_header
+        for block in self._text.blocks(progress):
+            rows = block.after_first_line() if is_head else block
+            is_head = False
+            if rows.text:
+                yield from self._cut(rows, places)
 
     def _fields(self, first: Block) -> list[str]:
         where = f"{self.path}:{first.line}: the first line"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from types import TracebackType
+from collections.abc import Collection, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 import msgspec
 
-from gateway.errors import Refused, UpstreamError
+from gateway.errors import NoAnswer, Refused, UpstreamError
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.tokens import Purpose, Tokens
 from handler import headers
@@ -65,8 +65,8 @@ class _Listing(msgspec.Struct, frozen=True, rename="camel"):
 class Client:
     """A client of one server; use it in a `with` statement.
 
-    Every method raises `Refused` when TorchServe answers with an error, and `UpstreamError` when it does
-    not answer.
+    Every method raises `Refused` when TorchServe answers with an error, and `NoAnswer` when it does not
+    answer.
     """
 
     def __init__(self, properties: ServerProperties) -> None:
@@ -86,6 +86,13 @@ class Client:
         """The answer's JSON to one request, of a version or of the default one."""
         path = f"/predictions/{model}" + (f"/{version}" if version else "")
         return self._send("inference", "POST", path, json=request).json()
+
+    def predict_encoded(self, model: str, content: bytes) -> bytes:
+        """The same, of a request and an answer that are JSON already."""
+        as_json = {"Content-Type": "application/json"}
+        return self._send(
+            "inference", "POST", f"/predictions/{model}", content=content, headers=as_json
+        ).content
 
     def model_names(self) -> list[str]:
         """The registered models."""
@@ -206,12 +213,20 @@ class Client:
         except msgspec.DecodeError as error:
             raise UpstreamError(f"{method} {path}: TorchServe's answer is not understood: {error}") from None
 
-    def _send(self, purpose: Purpose, method: str, path: str, **options: Any) -> httpx.Response:
+    def _send(
+        self,
+        purpose: Purpose,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> httpx.Response:
         base = self._properties.inference_url if purpose == "inference" else self._properties.management_url
         try:
-            answer = self._http.request(method, base + path, headers=self._tokens.headers(purpose), **options)
+            keys = self._tokens.headers(purpose)
+            answer = self._http.request(method, base + path, headers={**headers, **keys}, **options)
         except httpx.HTTPError as error:
-            raise UpstreamError(f"TorchServe does not answer at {base}: {error}") from None
+            raise NoAnswer(f"TorchServe does not answer at {base}: {error}") from None
         if answer.is_error:
             raise Refused(answer.status_code, _message(answer))
         return answer

@@ -9,6 +9,8 @@ import javaproperties
 
 from gateway.errors import UpstreamError
 
+_MAX_REQUEST_BYTES = 6_553_500  # TorchServe's own default
+
 
 @dataclass(frozen=True)
 class ServerProperties:
@@ -21,6 +23,7 @@ class ServerProperties:
         key_file: where TorchServe writes its keys: the folder in which it was started, which is that of
             the configuration.
         token_auth: whether requests need a key.
+        max_request_bytes: how large a request's body may be.
     """
 
     file: Path
@@ -30,6 +33,7 @@ class ServerProperties:
     model_store: Path
     key_file: Path
     token_auth: bool
+    max_request_bytes: int = _MAX_REQUEST_BYTES
 
 
 def read_properties(file: Path) -> ServerProperties:
@@ -50,4 +54,11 @@ def read_properties(file: Path) -> ServerProperties:
         model_store=folder / values.get("model_store", "model_store"),
         key_file=folder / "key_file.json",
         token_auth=values.get("disable_token_authorization", "false").lower() != "true",
+        max_request_bytes=_bytes_of(file, values.get("max_request_size", "")),
     )
+
+
+def _bytes_of(file: Path, text: str) -> int:
+    if text and not text.isdecimal():
+        raise UpstreamError(f"{file}: max_request_size={text} is no number of bytes")
+    return int(text or _MAX_REQUEST_BYTES)

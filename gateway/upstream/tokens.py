@@ -8,7 +8,7 @@ from typing import Literal
 import httpx
 import msgspec
 
-from gateway.errors import UpstreamError
+from gateway.errors import NoAnswer, UpstreamError
 from gateway.upstream.properties import ServerProperties
 
 Purpose = Literal["inference", "management"]
@@ -73,7 +73,7 @@ class Tokens:
         try:
             answer = httpx.get(url, params={"type": purpose}, headers=headers)
         except httpx.HTTPError as error:
-            raise UpstreamError(
+            raise NoAnswer(
                 f"the {purpose} key ran out and {url} cannot be asked for a new one: {error}"
             ) from None
         if answer.is_error:

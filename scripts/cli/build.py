@@ -62,6 +62,7 @@ class BuildOptions:
     duplicates: Duplicates
     self_loops: Literal["keep", "drop"]
     max_edge_age: float | None
+    log: str | None
     download_to: Path
 
 
@@ -180,6 +181,11 @@ _STRATEGY = click.Choice(STRATEGIES)
     " or 12h, 30d and so on where these are seconds.",
 )
 @click.option(
+    "--log",
+    help="Where later changes are kept: redis://HOST:PORT/N, where several hosts serve the graph."
+    "  [default: beside the snapshot]",
+)
+@click.option(
     "--download-to",
     type=ANY_PATH,
     default=_download_folder,
@@ -209,7 +215,9 @@ def build_command(**given: Any) -> None:
     with _read(options, progress) as (graph, undirected):
         plan = replace(plan, rules=msgspec.structs.replace(rules, undirected=undirected))
         named = replace(graph, name=options.name or graph.name)
-        report = write_home(options.out, named, plan, replace=options.force, progress=progress)
+        report = write_home(
+            options.out, named, plan, log=options.log, replace=options.force, progress=progress
+        )
     click.echo(_summary(options.out, report))
 
 

@@ -1,4 +1,4 @@
-"""`hopserve graph`: makes graph snapshots, and shows them."""
+"""`hopserve graph`: makes graph snapshots, shows them, and keeps them up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import click
 
 from scripts.cli.build import build_command
 from scripts.cli.look import add_ordering_command, info_command, sample_command, verify_command
+from scripts.cli.upkeep import compact_command, repair_command
 
 
 @click.group()
 def graph() -> None:
-    """Make and look at graph snapshots."""
+    """Make graph snapshots, look at them, and keep them up."""
 
 
-for command in (build_command, info_command, verify_command, sample_command, add_ordering_command):
+for command in (
+    build_command,
+    info_command,
+    verify_command,
+    sample_command,
+    add_ordering_command,
+    compact_command,
+    repair_command,
+):
     graph.add_command(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ from numpy.typing import NDArray
 from archive.degrees import count_degrees
 from archive.picture_files import check_picture_path
 from archive.pictures import draw_degrees, draw_sample
-from handler.errors import GraphInputError, OverBudget, UnknownNode
+from handler.errors import GraphInputError, LogError, OverBudget, UnknownNode
 from handler.graph.arrays import Split
 from handler.graph.fanout import FanoutPlan
-from handler.graph.home import open_held
+from handler.graph.home import GraphHome, open_held
 from handler.graph.ids import NodeIds
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot, verify
 from handler.graph.writer import add_ordering
+from handler.log.embedded import LmdbLog
+from handler.log.opening import open_log
+from handler.log.protocol import Log
 from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, Fanouts, say, show_json
 
 _SAMPLING = Sampling()
@@ -73,6 +77,7 @@ def info_command(folder: Path, plot: Path | None) -> None:
         "edges": _edge_info(snapshot),
         **_node_info(snapshot),
         "size_bytes": size_bytes,
+        "log": None if home is None else _log_info(home, manifest.seq),
     }
     if plot is not None:
         draw_degrees(degrees, plot, manifest.name)
@@ -175,6 +180,24 @@ def sample_command(
             "edges": _edges(snapshot, sampler, trees),
         }
     )
+
+
+def _log_info(home: GraphHome, seq: int) -> dict[str, object]:
+    """Where the log begins and ends, and how many of its mutations the snapshot lacks."""
+    if home.log is None and not home.log_folder.exists():
+        return {"first_seq": seq + 1, "last_seq": seq, "lag": 0}
+    try:
+        with closing(_open_log_to_read(home)) as log:
+            first_seq, last_seq = log.first_seq(), log.last_seq()
+    except LogError as error:
+        return {"problem": str(error)}
+    return {"first_seq": first_seq, "last_seq": last_seq, "lag": last_seq - seq}
+
+
+def _open_log_to_read(home: GraphHome) -> Log:
+    if home.log is None:
+        return LmdbLog.open(home.log_folder, home.graph_id, writable=False)
+    return open_log(home.log, home.log_folder, home.graph_id)
 
 
 def _edge_info(snapshot: Snapshot) -> dict[str, object]:

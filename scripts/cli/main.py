@@ -19,6 +19,7 @@ _COMMANDS = {
     "metrics-file": "scripts.cli.model:metrics_file_command",
     "serve": "scripts.cli.server:serve_command",
     "stop": "scripts.cli.server:stop_command",
+    "ingest": "scripts.cli.ingest:ingest_command",
     "predict": "scripts.cli.client:predict_command",
     "token": "scripts.cli.client:token_command",
     "models": "scripts.cli.client:models",

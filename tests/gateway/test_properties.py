@@ -24,11 +24,15 @@ def test_what_is_left_out_is_torchserves_default(tmp_path: Path) -> None:
     assert properties.inference_url == "http://127.0.0.1:8080"
     assert properties.model_store == Path("/abs/store")
     assert properties.key_file == tmp_path / "key_file.json"
+    assert properties.max_request_bytes == 6_553_500
 
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UpstreamError, match=r"missing.properties: cannot be read: No such file"):
         read_properties(tmp_path / "missing.properties")
+    (tmp_path / "bad.properties").write_text("max_request_size=6 MB")
+    with pytest.raises(UpstreamError, match=r"bad.properties: max_request_size=6 MB is no number of bytes"):
+        read_properties(tmp_path / "bad.properties")
     (tmp_path / "bad.properties").write_text("a=\\u12")
     with pytest.raises(UpstreamError, match=r"bad.properties: not a properties file"):
         read_properties(tmp_path / "bad.properties")

@@ -18,8 +18,8 @@ HOPSERVE = Path(sys.executable).parent / "hopserve"
 COMMANDS = [
     ["graph"], ["graph", "build"], ["graph", "info"], ["graph", "verify"], ["graph", "sample"],
     ["graph", "add-ordering"], ["train"], ["export"], ["pack"], ["metrics-file"],
-    ["serve"], ["stop"], ["predict"], ["token"], ["models"], ["models", "list"], ["models", "register"],
-    ["models", "scale"], ["models", "set-default"], ["models", "unregister"],
+    ["serve"], ["stop"], ["ingest"], ["predict"], ["token"], ["models"], ["models", "list"],
+    ["models", "register"], ["models", "scale"], ["models", "set-default"], ["models", "unregister"],
 ]  # fmt: skip
 
 

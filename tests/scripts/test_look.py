@@ -81,6 +81,7 @@ def test_info_shows_all_that_a_snapshot_holds(folder: Path) -> None:
     assert info == {
         "name": "letters",
         "graph_id": None,
+        "log": None,
         "folder": str(folder),
         "seq": 0,
         "num_nodes": 4,

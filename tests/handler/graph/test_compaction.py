@@ -329,9 +329,7 @@ def test_features_of_every_kind_keep_it(
         ).astype(np.float32)
 
     x = draw(20).astype(dtype)
-    log = _home_of(
-        tmp_path, GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 20, features=_stored(x, kind))
-    )
+    log = log_of(GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 20, features=_stored(x, kind)))
     seq = 0
     for first, num_new in ((20, 3), (23, 0), (23, 2)):
         featured = generator.integers(0, first + num_new, 6)
