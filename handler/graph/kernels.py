@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba.core import caching
+from numba.core import caching, cgutils, types
+from numba.extending import intrinsic
 
 _PACKAGE = Path(__file__).resolve().parent
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
@@ -77,3 +78,37 @@ def inlined(function: _Kernel) -> _Kernel:
         function
     )
     return kernel
+
+
+def embedded(function: _Kernel) -> _Kernel:
+    """Compile a small part of kernels into whatever calls it.
+
+    A call hands over some 200 words for the arrays of `BaseArrays` and `AddedArrays`, which takes longer than
+    what a small kernel does.
+    """
+    kernel: _Kernel = numba.njit(
+        cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+    )(function)
+    return kernel
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def borrowed(typing_context: Any, arrays: Any) -> Any:
+    """The same tuple of arrays without their owners, for the time of the kernel that was given it.
+
+    Numba counts references of every array of a tuple, by atomic additions, wherever the tuple is handed on.
+    For `BaseArrays` and `AddedArrays` that takes longer than what most kernels do. Arrays without an owner
+    are not counted, so kernels that hand them on begin with this. They must not return a view of one.
+    """
+
+    def without_owners(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (value,) = arguments
+        for place, kind in enumerate(signature.args[0].types):
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder, builder.extract_value(value, place))
+                array.meminfo = cgutils.get_null_value(array.meminfo.type)
+                array.parent = cgutils.get_null_value(array.parent.type)
+                value = builder.insert_value(value, array._getvalue(), place)
+        return value
+
+    return arrays(arrays), without_owners

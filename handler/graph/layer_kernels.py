@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.graph.kernels import compiled
+from handler.graph.kernels import borrowed, compiled
 from handler.graph.overlay_arrays import AddedArrays, BaseArrays
 from handler.graph.row_reads import read_row, weight_of
 
@@ -69,6 +69,7 @@ def sum_samples(
     total: NDArray[np.float32],
 ) -> None:
     """Write to `total` [num_fanouts, num_tree_nodes] the weights of each node's sample, or their number."""
+    base, added = borrowed(base), borrowed(added)
     widest = fanouts.max()
     found = np.empty(widest, dtype=np.int64)
     for tree in range(len(ptr) - 1):

@@ -93,7 +93,6 @@ class Overlay:
         # Zeros that nobody has touched take no memory.
         return arrays._replace(
             rows=_grown(arrays.rows, capacity),
-            head=_grown(arrays.head, capacity),
             edges=_grown(arrays.edges, capacity),
             row_of=np.zeros(adjacency.num_nodes + _FREE_NODES, dtype=np.int32),
             removed=np.zeros(num_edges // 8 + 1, dtype=np.uint8),
@@ -194,8 +193,8 @@ class Overlay:
         """Make room where a mutation of one node's row could find none."""
         arrays, counts = self.arrays, self.arrays.counts
         changed: dict[str, NDArray[Any]] = {}
-        if counts[NUM_ROWS] + 2 >= len(arrays.head):
-            changed |= {"rows": _doubled(arrays.rows), "head": _doubled(arrays.head)}
+        if counts[NUM_ROWS] + 2 >= len(arrays.rows):
+            changed["rows"] = _doubled(arrays.rows)
         if counts[NUM_ADDED] + 2 >= len(arrays.edges):
             changed["edges"] = _doubled(arrays.edges)
             self.attr = _doubled(self.attr)

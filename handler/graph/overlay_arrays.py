@@ -34,9 +34,20 @@ class BaseArrays(NamedTuple):
     id_offsets: NDArray[np.int64]
 
 
-#: A changed row: how many edges it gained and lost, and where in `by_source` the places of the snapshot's row
-#: are, sorted by source, time and weight; -1 if they are not there yet.
-ROW = np.dtype([("added", np.int32), ("removed", np.int32), ("sorted", np.int64)], align=True)
+#: A changed row:
+#: `added` and `removed`: how many edges it gained and lost;
+#: `sorted`: where in `by_source` the places of the snapshot's row are, sorted by source, time and weight;
+#: -1 if they are not there yet;
+#: `head`: its first added edge on each level of a skip list.
+ROW = np.dtype(
+    [
+        ("added", np.int32),
+        ("removed", np.int32),
+        ("sorted", np.int64),
+        ("head", np.int32, (MAX_LEVELS,)),
+    ],
+    align=True,
+)
 
 #: An added edge, in one line of the processor's cache:
 #: `primary` and `tie`: by what it comes, see `edge_rank_key`;
@@ -71,7 +82,6 @@ class AddedArrays(NamedTuple):
     Args:
         row_of: int32 [node_capacity], the changed row of each node; empty where nothing can change.
         rows: ROW [row_capacity].
-        head: int32 [row_capacity, MAX_LEVELS], each row's first added edge on each level of a skip list.
         by_source: uint32 [pool_capacity].
         removed: uint8 [num_edges // 8 + 1], a bit for each edge of the snapshot.
         edges: EDGE [edge_capacity].
@@ -85,7 +95,6 @@ class AddedArrays(NamedTuple):
 
     row_of: NDArray[np.int32]
     rows: NDArray[np.void]
-    head: NDArray[np.int32]
     by_source: NDArray[np.uint32]
     removed: NDArray[np.uint8]
     edges: NDArray[np.void]
@@ -148,7 +157,6 @@ def take_edges(
 _LAYOUT: dict[str, tuple[Any, tuple[int, ...]]] = {
     "row_of": (np.int32, (0,)),
     "rows": (ROW, (0,)),
-    "head": (np.int32, (0, MAX_LEVELS)),
     "by_source": (np.uint32, (0,)),
     "removed": (np.uint8, (0,)),
     "edges": (EDGE, (0,)),

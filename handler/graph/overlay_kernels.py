@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.hashing import mix64
-from handler.graph.kernels import compiled, inlined
+from handler.graph.kernels import borrowed, compiled, embedded, inlined
 from handler.graph.overlay_arrays import (
     HAS_TIME,
     HAS_WEIGHT,
@@ -56,6 +56,7 @@ def apply_edges(
         written: [2, num_mutations]: into which added edge one's features belong, or 0; and from which
             edge of the snapshot they are to be copied, or -1 for the mutation's own.
     """
+    base, added = borrowed(base), borrowed(added)
     multigraph = duplicates == KEEP
     by_key = not multigraph and strategy in (SEEDED, FIRST)
     for number in range(start, len(source)):
@@ -86,6 +87,7 @@ def take_back(base: BaseArrays, added: AddedArrays, strategy: int, num_added: in
 
     The last to come go first: so the slots are as they were.
     """
+    base, added = borrowed(base), borrowed(added)
     for edge in range(added.counts[NUM_ADDED], num_added, -1):
         v = added.edges[edge].target
         if added.edges[edge].is_there:
@@ -98,17 +100,18 @@ def take_back(base: BaseArrays, added: AddedArrays, strategy: int, num_added: in
 @compiled
 def insert_pairs(added: AddedArrays) -> None:
     """Fill empty slots with all added edges, in the order in which they came."""
+    added = borrowed(added)
     for edge in range(1, added.counts[NUM_ADDED] + 1):
         slot = _slot_of(added, added.edges[edge].source, added.edges[edge].target)
         added.edges[edge].chain = added.slots[slot]
         added.slots[slot] = edge
 
 
-@inlined
+@embedded
 def _has_room(base: BaseArrays, added: AddedArrays, v: int) -> bool:
     counts = added.counts
     return bool(
-        counts[NUM_ROWS] + 1 < len(added.head)
+        counts[NUM_ROWS] + 1 < len(added.rows)
         and counts[NUM_ADDED] + 1 < len(added.edges)
         and counts[NUM_UPPER] + MAX_LEVELS <= len(added.upper)
         and counts[NUM_SORTED] + base_degree(base, v) <= len(added.by_source)
@@ -116,7 +119,7 @@ def _has_room(base: BaseArrays, added: AddedArrays, v: int) -> bool:
     )
 
 
-@inlined
+@embedded
 def _changed_row(added: AddedArrays, v: int) -> int:
     if added.row_of[v] == 0:
         added.counts[NUM_ROWS] += 1
@@ -128,6 +131,7 @@ def _changed_row(added: AddedArrays, v: int) -> int:
 @inlined
 def _sort_row(base: BaseArrays, added: AddedArrays, row: int, v: int) -> None:
     """Keep the places of a snapshot's row by source, time and weight: once for each row that changes."""
+    base, added = borrowed(base), borrowed(added)
     degree = base_degree(base, v)
     if added.rows[row].sorted >= 0 or degree == 0:
         return
@@ -147,6 +151,7 @@ def _sort_row(base: BaseArrays, added: AddedArrays, row: int, v: int) -> None:
 @inlined
 def _from_source(base: BaseArrays, added: AddedArrays, row: int, u: int, v: int) -> tuple[int, int]:
     """Where in `by_source` the edges from u to v begin and end."""
+    base, added = borrowed(base), borrowed(added)
     at, degree = added.rows[row].sorted, base_degree(base, v)
     if at < 0 or degree == 0:
         return 0, 0
@@ -169,6 +174,7 @@ def _equal_edges(
     base: BaseArrays, added: AddedArrays, low: int, end: int, v: int, weight: np.float32, time: float
 ) -> tuple[int, int]:
     """The part of a range of `by_source` that has this time and weight."""
+    base, added = borrowed(base), borrowed(added)
     first = base.indptr[v]
     start = low
     while start < end and not _is_equal(base, first + added.by_source[start], weight, time):
@@ -186,30 +192,32 @@ def _is_equal(base: BaseArrays, edge: int, weight: np.float32, time: float) -> b
     return not (len(base.weight) and base.weight[edge] != weight)
 
 
-@inlined
-def _base_key(
-    base: BaseArrays,
-    added: AddedArrays,
-    strategy: int,
-    seed: np.uint64,
-    multigraph: bool,
-    row: int,
-    v: int,
-    edge: int,
+@embedded
+def _single_key(
+    base: BaseArrays, added: AddedArrays, strategy: int, seed: np.uint64, v: int, edge: int
 ) -> tuple[float, np.uint64]:
-    """The key of an edge of the snapshot; of equal ones in a multigraph it is found out which it has."""
+    """The key of an edge of the snapshot where no other has its ends."""
+    weight = base.weight[edge] if len(base.weight) else np.float32(1)
+    time = base.time[edge] if len(base.time) else 0.0
+    return key_of(base, added, strategy, seed, False, base.indices[edge], v, weight, time, 0)
+
+
+@inlined
+def _parallel_key(
+    base: BaseArrays, added: AddedArrays, strategy: int, seed: np.uint64, row: int, v: int, edge: int
+) -> tuple[float, np.uint64]:
+    """The key of an edge of a multigraph's snapshot; of equal ones it is found out which it has."""
+    base, added = borrowed(base), borrowed(added)
     u = base.indices[edge]
     weight = base.weight[edge] if len(base.weight) else np.float32(1)
     time = base.time[edge] if len(base.time) else 0.0
-    if multigraph:
-        low, end = _from_source(base, added, row, u, v)
-        low, end = _equal_edges(base, added, low, end, v, weight, time)
-        if end - low > 1:
-            mine = 0
-            while base.indptr[v] + added.by_source[low + mine] != edge:
-                mine += 1
-            if len(base.permutation):  # there they are numbered as they lie
-                return key_of(base, added, strategy, seed, True, u, v, weight, time, mine)
+    low, end = _from_source(base, added, row, u, v)
+    low, end = _equal_edges(base, added, low, end, v, weight, time)
+    mine = 0
+    if end - low > 1:
+        while base.indptr[v] + added.by_source[low + mine] != edge:
+            mine += 1
+        if not len(base.permutation):  # with one they are numbered as they lie
             primary = np.empty(end - low)
             tie = np.empty(end - low, dtype=np.uint64)
             for number in range(end - low):
@@ -218,10 +226,10 @@ def _base_key(
                 )
             chosen = sort_keys(primary, tie, strategy == SEEDED)[mine]
             return primary[chosen], tie[chosen]
-    return key_of(base, added, strategy, seed, multigraph, u, v, weight, time, 0)
+    return key_of(base, added, strategy, seed, True, u, v, weight, time, mine)
 
 
-@inlined
+@embedded
 def _places_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -242,7 +250,10 @@ def _places_before(
     while low < high:
         middle = (low + high) // 2
         edge = edge_at(base, first, middle)
-        its_primary, its_tie = _base_key(base, added, strategy, seed, multigraph, row, v, edge)
+        if multigraph:
+            its_primary, its_tie = _parallel_key(base, added, strategy, seed, row, v, edge)
+        else:
+            its_primary, its_tie = _single_key(base, added, strategy, seed, v, edge)
         if is_before(base, added, strategy, base.indices[edge], its_primary, its_tie, u, primary, tie):
             low = middle + 1
         else:
@@ -250,7 +261,7 @@ def _places_before(
     return low
 
 
-@inlined
+@embedded
 def _find_single(
     base: BaseArrays,
     added: AddedArrays,
@@ -277,14 +288,14 @@ def _find_single(
     return -1 if edge < 0 or is_removed(added, edge) else edge
 
 
-@inlined
+@embedded
 def _drop_base(added: AddedArrays, row: int, edge: int) -> None:
     added.removed[edge >> 3] |= np.uint8(1 << (edge & 7))
     added.rows[row].removed += 1
     added.counts[NUM_EDGES] -= 1
 
 
-@inlined
+@embedded
 def _slot_of(added: AddedArrays, u: int, v: int) -> int:
     """The slot of the added edges from u to v, or the free one where they belong."""
     mask = np.uint64(len(added.slots) - 1)
@@ -297,7 +308,7 @@ def _slot_of(added: AddedArrays, u: int, v: int) -> int:
     return int(slot)
 
 
-@inlined
+@embedded
 def _height(edge: int) -> int:
     """On how many levels an added edge is linked: on each further one a quarter of them."""
     bits = mix64(np.uint64(edge))
@@ -308,7 +319,7 @@ def _height(edge: int) -> int:
     return height
 
 
-@inlined
+@embedded
 def _new_edge(added: AddedArrays, u: int, v: int, slot: int) -> int:
     counts = added.counts
     counts[NUM_ADDED] += 1
@@ -336,6 +347,7 @@ def _link(
     number: int,
 ) -> None:
     """Put an added edge into its row, where it belongs by its weight and time."""
+    base, added = borrowed(base), borrowed(added)
     u, v = added.edges[edge].source, added.edges[edge].target
     if added.counts[HAS_WEIGHT]:
         added.edges[edge].weight = weight
@@ -359,6 +371,7 @@ def _link(
 
 @inlined
 def _unlink(base: BaseArrays, added: AddedArrays, strategy: int, row: int, edge: int) -> None:
+    base, added = borrowed(base), borrowed(added)
     last, height = 0, _height(edge)
     for level in range(MAX_LEVELS - 1, -1, -1):
         last = _last_before(
@@ -379,7 +392,7 @@ def _unlink(base: BaseArrays, added: AddedArrays, strategy: int, row: int, edge:
     added.counts[NUM_EDGES] -= 1
 
 
-@inlined
+@embedded
 def _last_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -409,10 +422,10 @@ def _last_before(
         last = other
 
 
-@inlined
+@embedded
 def _set_next(added: AddedArrays, row: int, edge: int, level: int, following: int) -> None:
     if edge == 0:
-        added.head[row, level] = following
+        added.rows[row].head[level] = following
     elif level == 0:
         added.edges[edge].following = following
     else:
@@ -437,6 +450,7 @@ def _add_single(  # noqa: C901 - each branch is a case of its own
     number: int,
 ) -> None:
     """Add an edge where there may be none with its ends: of two the later stays, and weights are summed."""
+    base, added = borrowed(base), borrowed(added)
     slot = _slot_of(added, u, v)
     edge = added.slots[slot]
     old = -1  # of the snapshot
@@ -482,6 +496,7 @@ def _add_parallel(
     time: float,
 ) -> int:
     """Add an edge beside others with its ends; equal ones are numbered."""
+    base, added = borrowed(base), borrowed(added)
     slot = _slot_of(added, u, v)
     number = 0
     low, end = _from_source(base, added, row, u, v)
@@ -517,6 +532,7 @@ def _remove(
     time: float,
 ) -> None:
     """Remove the edges from u to v: all, or those of one time where it is no NaN."""
+    base, added = borrowed(base), borrowed(added)
     any_time = np.isnan(time) or added.counts[HAS_TIME] == 0
     edge = added.slots[_slot_of(added, u, v)]
     while edge != 0:

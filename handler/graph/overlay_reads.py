@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from handler.graph.hashing import edge_key
-from handler.graph.kernels import inlined
+from handler.graph.kernels import embedded, inlined
 from handler.graph.overlay_arrays import HAS_TIME, HAS_WEIGHT, AddedArrays, BaseArrays
 from handler.graph.row_kernels import FIRST, edge_rank_key
 from handler.graph.sampling import node_hash
 
 
-@inlined
+@embedded
 def hash_of(base: BaseArrays, added: AddedArrays, node: int) -> np.uint64:
     """The hash of a node's id."""
     num_base = len(base.indptr) - 1
@@ -54,7 +54,7 @@ def _compare_ids(base: BaseArrays, added: AddedArrays, left: int, right: int) ->
         place += 1
 
 
-@inlined
+@embedded
 def is_before(
     base: BaseArrays,
     added: AddedArrays,
@@ -76,7 +76,7 @@ def is_before(
     return bool(left_tie < right_tie)
 
 
-@inlined
+@embedded
 def key_of(
     base: BaseArrays,
     added: AddedArrays,
@@ -95,13 +95,13 @@ def key_of(
     return edge_rank_key(strategy, key, 0.0, has_weight, weight, has_time, time, multigraph, number)
 
 
-@inlined
+@embedded
 def is_removed(added: AddedArrays, edge: int) -> bool:
     """Whether an edge of the snapshot was removed."""
     return bool((added.removed[edge >> 3] >> (edge & 7)) & 1)
 
 
-@inlined
+@embedded
 def base_degree(base: BaseArrays, node: int) -> int:
     """The edges of a node in the snapshot, removed ones too."""
     if node >= len(base.indptr) - 1:
@@ -109,7 +109,7 @@ def base_degree(base: BaseArrays, node: int) -> int:
     return int(base.indptr[node + 1] - base.indptr[node])
 
 
-@inlined
+@embedded
 def edge_at(base: BaseArrays, row_start: int, place: int) -> int:
     """The position of the edge at a place of a snapshot's row, in the order that is sampled by."""
     if len(base.permutation):
@@ -117,11 +117,11 @@ def edge_at(base: BaseArrays, row_start: int, place: int) -> int:
     return row_start + place
 
 
-@inlined
+@embedded
 def next_on(added: AddedArrays, row: int, edge: int, level: int) -> int:
     """The next added edge on a level of a row's skip list; the first one after 0."""
     if edge == 0:
-        return int(added.head[row, level])
+        return int(added.rows[row].head[level])
     if level == 0:
         return int(added.edges[edge].following)
     return int(added.upper[added.edges[edge].tower + level - 1])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.hashing import edge_key, mix64
-from handler.graph.kernels import inlined
+from handler.graph.kernels import borrowed, embedded, inlined
 from handler.graph.overlay_arrays import MAX_LEVELS, AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree, edge_at, hash_of, is_removed, next_on
 from handler.graph.sampling import chance, draw_places
@@ -18,13 +18,13 @@ from handler.graph.sampling import chance, draw_places
 ORDERED, DRAWN, WALKED = range(3)
 
 
-@inlined
+@embedded
 def changed_row(added: AddedArrays, node: int) -> int:
     """The changed row of a node, 0 without."""
     return int(added.row_of[node]) if len(added.row_of) else 0
 
 
-@inlined
+@embedded
 def source_of(base: BaseArrays, added: AddedArrays, edge: int) -> int:
     """The node that an edge comes from."""
     num_edges = len(base.indices)
@@ -33,14 +33,14 @@ def source_of(base: BaseArrays, added: AddedArrays, edge: int) -> int:
     return int(added.edges[edge - num_edges + 1].source)
 
 
-@inlined
+@embedded
 def time_of(base: BaseArrays, added: AddedArrays, edge: int) -> float:
     """The time of an edge."""
     num_edges = len(base.indices)
     return float(base.time[edge]) if edge < num_edges else float(added.edges[edge - num_edges + 1].time)
 
 
-@inlined
+@embedded
 def weight_of(base: BaseArrays, added: AddedArrays, edge: int) -> float:
     """The weight of an edge."""
     num_edges = len(base.indices)
@@ -63,6 +63,7 @@ def _not_later(base: BaseArrays, start: int, degree: int, latest: float) -> int:
 @inlined
 def _added_not_later(added: AddedArrays, row: int, latest: float) -> int:
     """The first added edge of a row, which comes latest first, that is not later than `latest`."""
+    added = borrowed(added)
     last = 0
     for level in range(MAX_LEVELS - 1, -1, -1):
         while True:
@@ -73,7 +74,7 @@ def _added_not_later(added: AddedArrays, row: int, latest: float) -> int:
     return next_on(added, row, last, 0)
 
 
-@inlined
+@embedded
 def read_row(
     base: BaseArrays,
     added: AddedArrays,
@@ -96,12 +97,21 @@ def read_row(
     place = _not_later(base, start, degree, latest) if latest < np.inf else 0
     edge = 0
     if row:
-        edge = _added_not_later(added, row, latest) if latest < np.inf else int(added.head[row, 0])
+        edge = _added_not_later(added, row, latest) if latest < np.inf else int(added.rows[row].head[0])
     num_edges = len(base.indices)
     skipping = row > 0 and added.rows[row].removed > 0
+    is_plain = not skipping and earliest == -np.inf and len(base.permutation) == 0
+    stop = int(added.edges[edge].before) if edge else degree
     count = 0
     while count < fanout:
-        if place < (added.edges[edge].before if edge else degree):
+        if place < stop:
+            if is_plain:  # the usual case: all up to the next added edge at once
+                taken = min(stop - place, fanout - count)
+                for step in range(taken):
+                    found[count + step] = start + place + step
+                count += taken
+                place += taken
+                continue
             at = edge_at(base, start, place)
             place += 1
             if skipping and is_removed(added, at):
@@ -109,6 +119,7 @@ def read_row(
         elif edge:
             at = num_edges + edge - 1
             edge = int(added.edges[edge].following)
+            stop = int(added.edges[edge].before) if edge else degree
         else:
             break
         if earliest > -np.inf and time_of(base, added, at) < earliest:
@@ -123,6 +134,7 @@ def read_row(
 @inlined
 def live_degree(base: BaseArrays, added: AddedArrays, node: int) -> int:
     """How many edges a node has now."""
+    base, added = borrowed(base), borrowed(added)
     row = changed_row(added, node)
     degree = base_degree(base, node)
     if row:
@@ -133,13 +145,14 @@ def live_degree(base: BaseArrays, added: AddedArrays, node: int) -> int:
 @inlined
 def edge_number(base: BaseArrays, added: AddedArrays, node: int, number: int) -> int:
     """The position of a node's edge by its place in the row as it is now."""
+    base, added = borrowed(base), borrowed(added)
     row = changed_row(added, node)
     degree = base_degree(base, node)
     start = int(base.indptr[node]) if degree else 0
     if row == 0:
         return edge_at(base, start, number)
     if added.rows[row].removed == 0:  # an added edge's place is then what is before it and how many came by
-        edge, come = int(added.head[row, 0]), 0
+        edge, come = int(added.rows[row].head[0]), 0
         while edge and added.edges[edge].before + come < number:
             edge = int(added.edges[edge].following)
             come += 1
@@ -162,6 +175,7 @@ def draw_row(
     moved: NDArray[np.int64],
 ) -> int:
     """Write the positions of some edges of a node, drawn without replacement; returns how many."""
+    base, added = borrowed(base), borrowed(added)
     degree = live_degree(base, added, node)
     count = min(degree, fanout)
     draw_places(seed, node, degree, count, found, moved)
@@ -190,6 +204,7 @@ def most_visited(
     node itself do not count; of equally visited nodes the `seeded` hash decides. `visits` is scratch of
     num_walks * walk_length.
     """
+    base, added = borrowed(base), borrowed(added)
     hash_v = hash_of(base, added, node)
     key = mix64(mix64(seed) ^ hash_v)
     num_visits = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.graph.kernels import compiled, inlined
+from handler.graph.kernels import borrowed, compiled, embedded, inlined
 from handler.graph.overlay_arrays import AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree
 from handler.graph.row_reads import (
@@ -35,12 +35,12 @@ def _fetch_rows(  # noqa: C901 - one loop after another
 
     Grown tree by tree, each read waits for the one before it. Here all trees go hop by hop, and the loops
     do nothing that depends on what they read: so the memory answers many reads at a time. `frontier`
-    [2, capacity] bounds how much is fetched. The sum that is returned keeps the reads from being left out.
-    Of changed rows the snapshot's part is fetched, which most of their edges come from.
+    [3, capacity] bounds how much is fetched. The sum that is returned keeps the reads from being left out.
     """
+    base, added = borrowed(base), borrowed(added)
     indptr, indices = base.indptr, base.indices
     num_base = len(indptr) - 1
-    nodes, following = frontier[0], frontier[1]
+    nodes, following, changed = frontier[0], frontier[1], frontier[2]
     size = 0
     for place in range(min(len(seeds), len(nodes))):
         if seeds[place] < num_base:
@@ -54,15 +54,24 @@ def _fetch_rows(  # noqa: C901 - one loop after another
             total += indptr[nodes[place] + 1]
             if live:
                 total += added.row_of[nodes[place]]
+        num_changed = 0
         for place in range(size):
             start = indptr[nodes[place]]
             # A short row lies in one or two lines of the cache.
             total += indices[min(start, last)] + indices[min(start + fanouts[depth] - 1, last)]
             if live and added.row_of[nodes[place]]:
-                total += added.head[added.row_of[nodes[place]], 0]
-        if depth + 1 == len(fanouts):
-            break
+                changed[num_changed] = added.row_of[nodes[place]]
+                num_changed += 1
+        is_last = depth + 1 == len(fanouts)
         found = 0
+        if num_changed:
+            room = 0 if is_last else len(following)
+            found, read = _fetch_added(
+                added, changed[:num_changed], fanouts[depth], following[:room], num_base
+            )
+            total += read
+        if is_last:
+            break
         for place in range(size):
             start = indptr[nodes[place]]
             count = min(indptr[nodes[place] + 1] - start, fanouts[depth], len(following) - found)
@@ -71,6 +80,78 @@ def _fetch_rows(  # noqa: C901 - one loop after another
             found += count
         nodes, following, size = following, nodes, found
     return int(total)
+
+
+@embedded
+def _fetch_added(
+    added: AddedArrays, rows: NDArray[np.int64], fanout: int, sources: NDArray[np.int64], num_base: int
+) -> tuple[int, int]:
+    """Bring what changed in some rows into the cache, each row's next added edge with those of the others.
+
+    Args:
+        rows: changed rows; overwritten.
+        sources: takes the nodes of the snapshot that sampled added edges come from, as far as they fit.
+
+    Returns:
+        How many sources there are, and the sum that keeps the reads.
+    """
+    total = 0
+    for place in range(len(rows)):
+        total += added.rows[rows[place]].removed + added.rows[rows[place]].head[0]
+    size = len(rows)
+    for place in range(size):
+        rows[place] = added.rows[rows[place]].head[0]
+    found = 0
+    for come in range(fanout):
+        for place in range(size):
+            total += added.edges[rows[place]].before  # number 0 is there to be read, too
+        left = 0
+        for place in range(size):
+            edge = rows[place]
+            if edge == 0 or added.edges[edge].before + come >= fanout:
+                continue  # the row has no more that could be sampled
+            if found < len(sources) and added.edges[edge].source < num_base:
+                sources[found] = added.edges[edge].source
+                found += 1
+            rows[left] = added.edges[edge].following
+            left += 1
+        size = left
+    return found, int(total)
+
+
+@embedded
+def _write_first(
+    base: BaseArrays,
+    added: AddedArrays,
+    v: int,
+    row: int,
+    count: int,
+    node: NDArray[np.int64],
+    end: int,
+    position: NDArray[np.int64],
+    edge: int,
+) -> None:
+    """Write the sources and positions of the first `count` edges of a row of which nothing was removed.
+
+    They are stretches of the snapshot's row between added edges.
+    """
+    first = int(base.indptr[v]) if base_degree(base, v) else 0
+    come = int(added.rows[row].head[0]) if row else 0
+    num_come = 0
+    written = 0
+    while True:
+        stop = min(int(added.edges[come].before) + num_come, count) if come else count
+        for place in range(written, stop):
+            at = first + place - num_come
+            node[end + place] = base.indices[at]
+            position[edge + place] = at
+        if stop == count:
+            return
+        node[end + stop] = added.edges[come].source
+        position[edge + stop] = len(base.indices) + come - 1
+        come = int(added.edges[come].following)
+        num_come += 1
+        written = stop + 1
 
 
 @compiled
@@ -97,13 +178,14 @@ def grow_trees(  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
     fetched: NDArray[np.int64],
 ) -> int:
     """Write whole trees until one does not fit; return how many fitted."""
+    base, added = borrowed(base), borrowed(added)
     source, target, position = edge_columns[0], edge_columns[1], edge_columns[2]
     widest = fanouts.max() if len(fanouts) else 0
     found = np.empty(widest, dtype=np.int64)
     moved = np.empty((2, widest if method == DRAWN else 0), dtype=np.int64)
     visits = np.empty(walks[0] * walks[1] if method == WALKED else 0, dtype=np.int64)
     shares = np.empty(widest if method == WALKED else 0, dtype=np.float32)
-    frontier = np.empty((2, _FETCHED_NODES), dtype=np.int64)
+    frontier = np.empty((3, _FETCHED_NODES), dtype=np.int64)
     # Where a row that nobody changed is asked for its first edges, they are read without a call.
     is_plain = method == ORDERED and len(base.permutation) == 0 and len(as_of) == 0 and max_age == np.inf
     end = 0
@@ -123,10 +205,11 @@ def grow_trees(  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
             level_end = end
             for parent in range(level_start, level_end):
                 v = node[parent]
-                first = -1
-                if is_plain and changed_row(added, v) == 0:
-                    count = min(base_degree(base, v), fanouts[depth])
-                    first = base.indptr[v] if count else 0
+                row = changed_row(added, v)
+                # Nothing of the row is left out, so that its first edges are known by their number.
+                is_whole = is_plain and (row == 0 or added.rows[row].removed == 0)
+                if is_whole:
+                    count = min(base_degree(base, v) + (added.rows[row].added if row else 0), fanouts[depth])
                 elif method == ORDERED:
                     count = read_row(base, added, v, latest, earliest, by_time, fanouts[depth], found)
                 elif method == DRAWN:
@@ -137,23 +220,24 @@ def grow_trees(  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
                     )
                 if end + count > max_nodes or edge + count > max_edges:
                     return tree
+                if is_whole:
+                    _write_first(base, added, v, row, count, node, end, position, edge)
+                elif method == WALKED:
+                    for place in range(count):
+                        node[end + place] = found[place]
+                        position[edge + place] = -1
+                        share[edge + place] = shares[place]
+                else:
+                    for place in range(count):
+                        node[end + place] = source_of(base, added, found[place])
+                        position[edge + place] = found[place]
                 for place in range(count):
-                    if first >= 0:
-                        node[end] = base.indices[first + place]
-                        position[edge] = first + place
-                    elif method == WALKED:
-                        node[end] = found[place]
-                        position[edge] = -1
-                        share[edge] = shares[place]
-                    else:
-                        node[end] = source_of(base, added, found[place])
-                        position[edge] = found[place]
-                    hop[end] = depth + 1
-                    source[edge] = end
-                    target[edge] = parent
-                    rank[edge] = place
-                    edge += 1
-                    end += 1
+                    hop[end + place] = depth + 1
+                    source[edge + place] = end + place
+                    target[edge + place] = parent
+                    rank[edge + place] = place
+                edge += count
+                end += count
             level_start = level_end
         ptr[tree + 1] = end
     return len(seeds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tests.bench.formats import formats_command
+from tests.bench.live.command import live_command
 from tests.bench.pipeline import pipeline_command
 from tests.bench.sampler import sampler_command
 from tests.bench.serving import serving_command
@@ -16,6 +17,7 @@ def bench() -> None:
 
 
 bench.add_command(formats_command)
+bench.add_command(live_command)
 bench.add_command(pipeline_command)
 bench.add_command(sampler_command)
 bench.add_command(serving_command)

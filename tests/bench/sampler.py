@@ -54,11 +54,7 @@ class PowerLawEdges:
         for start in range(0, self.num_edges, BLOCK_EDGES):
             generator = np.random.default_rng(start)
             count = min(BLOCK_EDGES, self.num_edges - start)
-            source = generator.integers(0, self.num_nodes, count, dtype=np.int32)
-            # In-degrees fall with rank ** -0.5: the exponent of their distribution is 3.
-            rank = (generator.random(count) ** 2 * self.num_nodes).astype(np.int64)
-            # Ranks are spread over the nodes, as in a graph whose ids say nothing.
-            target = (rank * 2_654_435_761 % self.num_nodes).astype(np.int32)
+            source, target = power_law_ends(generator, count, self.num_nodes)
             yield EdgeBlock(
                 source,
                 target,
@@ -67,6 +63,17 @@ class PowerLawEdges:
                 else None,
                 generator.random(count) if self.fields.time else None,
             )
+
+
+def power_law_ends(
+    generator: np.random.Generator, count: int, num_nodes: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Sources and targets of some edges, drawn at random."""
+    source = generator.integers(0, num_nodes, count, dtype=np.int32)
+    # In-degrees fall with rank ** -0.5: the exponent of their distribution is 3.
+    rank = (generator.random(count) ** 2 * num_nodes).astype(np.int64)
+    # Ranks are spread over the nodes, as in a graph whose ids say nothing.
+    return source, (rank * 2_654_435_761 % num_nodes).astype(np.int32)
 
 
 @click.command("sampler")
