@@ -55,6 +55,11 @@ class Server:
         with self.client() as client:
             return [worker.pid for worker in client.version(model, version).workers]
 
+    def ready_pids(self, model: str) -> list[int]:
+        """The workers of a model's default version that take requests."""
+        with self.client() as client:
+            return [worker.pid for worker in client.version(model).workers if worker.status == "READY"]
+
     def metrics(self) -> str:
         return httpx.get(f"{self.properties.metrics_url}/metrics").text
 
@@ -85,11 +90,24 @@ def running(folder: Path, *archives: Path) -> Iterator[Server]:
     for archive in archives:
         shutil.copy(archive, properties.model_store)
     try:
-        process = start_server(properties, [archive.name for archive in archives], folder / "tmp")
-        expected = [(stored.model, stored.version) for stored in list_archives(properties.model_store)]
-        wait_until_ready(process, properties, expected, timeout_s=120)
-        yield Server(properties, process, grpc_port)
+        yield Server(properties, _start(properties, [archive.name for archive in archives]), grpc_port)
     finally:
         left = find_server(properties)
         if left is not None:
             kill_server(left)
+
+
+def kill_and_start_again(server: Server) -> None:
+    """Kill a server and all that it has started (-9), and start one in the same folder."""
+    left = find_server(server.properties)
+    if left is not None:
+        kill_server(left)
+    archives = [stored.file_name for stored in list_archives(server.properties.model_store)]
+    _start(server.properties, archives)
+
+
+def _start(properties: ServerProperties, archives: list[str]) -> psutil.Process:
+    process = start_server(properties, archives, properties.file.parent / "tmp")
+    expected = [(stored.model, stored.version) for stored in list_archives(properties.model_store)]
+    wait_until_ready(process, properties, expected, timeout_s=300)
+    return process

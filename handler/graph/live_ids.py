@@ -35,6 +35,18 @@ class LiveIds:
         self.kind: IdKind = base.kind
         self._ints = GrowingIntIds()
         self._strs = GrowingStrIds()
+        self._load_kernels()
+
+    def _load_kernels(self) -> None:
+        """Add, find and forget some nodes, so that the first new one does not wait for kernels to be compiled."""
+        if self.id_type is str:
+            self._strs.add(*as_utf8([f"{number}" for number in range(2000)]))  # so many that it grows
+            self._strs.find(*as_utf8(["0"]))
+        else:
+            self._ints.add(np.arange(2000))
+            self._ints.find(np.arange(1))
+        self.new_hashes(0)
+        self._ints, self._strs = GrowingIntIds(), GrowingStrIds()
 
     def __len__(self) -> int:
         return len(self.base) + self.num_new

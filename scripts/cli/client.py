@@ -33,6 +33,7 @@ _FAILED = 500
 @click.option("--num-hops", type=click.IntRange(min=1), help="Fewer hops than the model has layers.")
 @click.option("--num-neighbors", type=click.IntRange(min=1), help="Fewer neighbors than the model samples.")
 @click.option("--as-of", type=float, help="No edge later than this time.")
+@click.option("--min-seq", type=click.IntRange(min=0), help="A mutation that must count, such as a last_seq.")
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), help="Least probability with which a label is given."
 )
@@ -47,6 +48,7 @@ def predict_command(
     num_hops: int | None,
     num_neighbors: int | None,
     as_of: float | None,
+    min_seq: int | None,
     threshold: float | None,
     pairs: bool,
     string_ids: bool,
@@ -60,6 +62,7 @@ def predict_command(
         "num_neighbors": num_neighbors,
         "return": list(returned) or None,
         "as_of": as_of,
+        "min_seq": min_seq,
         "threshold": threshold,
     }
     request: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
