@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,18 +36,7 @@ class LiveIds:
         self.kind: IdKind = base.kind
         self._ints = GrowingIntIds()
         self._strs = GrowingStrIds()
-        self._load_kernels()
-
-    def _load_kernels(self) -> None:
-        """Add, find and forget some nodes, so that the first new one does not wait for kernels to be compiled."""
-        if self.id_type is str:
-            self._strs.add(*as_utf8([f"{number}" for number in range(2000)]))  # so many that it grows
-            self._strs.find(*as_utf8(["0"]))
-        else:
-            self._ints.add(np.arange(2000))
-            self._ints.find(np.arange(1))
-        self.new_hashes(0)
-        self._ints, self._strs = GrowingIntIds(), GrowingStrIds()
+        _load_kernels(self.id_type)
 
     def __len__(self) -> int:
         return len(self.base) + self.num_new
@@ -130,3 +120,18 @@ class LiveIds:
             return list(self._ints.ids[number].tolist())
         data, offsets = self._strs.data, self._strs.offsets
         return [data[offsets[i] : offsets[i + 1]].tobytes().decode() for i in number.tolist()]
+
+
+@functools.cache
+def _load_kernels(id_type: type[int | str]) -> None:
+    """Add and find some ids, so that the first new node does not wait for kernels to be compiled."""
+    if id_type is str:
+        strs = GrowingStrIds()
+        strs.add(*as_utf8([str(number) for number in range(2000)]))  # so many that it grows
+        strs.find(*as_utf8(["0"]))
+        hash_strs(strs.data, strs.offsets)
+    else:
+        ints = GrowingIntIds()
+        ints.add(np.arange(2000))
+        ints.find(np.arange(1))
+        hash_ints(ints.ids)
