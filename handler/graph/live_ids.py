@@ -36,7 +36,7 @@ class LiveIds:
         self.kind: IdKind = base.kind
         self._ints = GrowingIntIds()
         self._strs = GrowingStrIds()
-        _load_kernels(self.id_type)
+        _load_kernels(self.kind)
 
     def __len__(self) -> int:
         return len(self.base) + self.num_new
@@ -123,9 +123,9 @@ class LiveIds:
 
 
 @functools.cache
-def _load_kernels(id_type: type[int | str]) -> None:
+def _load_kernels(kind: IdKind) -> None:
     """Add and find some ids, so that the first new node does not wait for kernels to be compiled."""
-    if id_type is str:
+    if kind == "str":
         strs = GrowingStrIds()
         strs.add(*as_utf8([str(number) for number in range(2000)]))  # so many that it grows
         strs.find(*as_utf8(["0"]))
