@@ -45,7 +45,7 @@ class ChangeService:
                 for kind, count in asked(each.change).items():
                     self._counters.add(metrics.MUTATIONS, count, kind)
             responses.append(self._respond(answered))
-        self._count(responses)
+        self._counters.add_batch((response.status.value, response.code) for response in responses)
         return responses
 
     def close(self) -> None:
@@ -105,10 +105,3 @@ class ChangeService:
             return {"first_seq": log.first_seq(), "last_seq": log.last_seq(), "lag": self._follower.lag()}
         except LogError as error:
             return {"error": str(error)}
-
-    def _count(self, responses: Sequence[Response]) -> None:
-        self._counters.add(metrics.BATCHES, 1)
-        for response in responses:
-            self._counters.add(metrics.REQUESTS, 1, str(response.status.value))
-            if response.code != "ok":
-                self._counters.add(metrics.ERRORS, 1, response.code)

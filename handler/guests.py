@@ -11,8 +11,8 @@ from handler.changes import Change, EdgeAddition, NodeChange
 from handler.errors import MalformedRequest
 from handler.graph.ids import NodeId
 from handler.graph.live_graph import LiveGraph
-from handler.intake import Resolver
 from handler.requests import NodeDescription, Query
+from handler.resolver import Resolver
 
 _FIRST_ANONYMOUS = -(2**63)
 

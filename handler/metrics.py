@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +120,14 @@ class Counters:
         """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
         with self._lock:
             self._sums[metric, labels] += amount
+
+    def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
+        """Count the answers of a batch, each by its HTTP status and its code, which is `ok` or an error's."""
+        self.add(BATCHES, 1)
+        for status, code in answers:
+            self.add(REQUESTS, 1, str(status))
+            if code != "ok":
+                self.add(ERRORS, 1, code)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

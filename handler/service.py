@@ -17,8 +17,9 @@ from msgspec import structs
 from handler import metrics
 from handler.answers import Row, check_pairs
 from handler.errors import MalformedRequest, ModelError, RequestError, as_value
-from handler.graph.follower import Follower, Source, Views
+from handler.graph.follower import Follower
 from handler.graph.live_graph import LiveGraph
+from handler.graph.views import Source, Views
 from handler.guests import described_change
 from handler.intake import Accepted, Intake, Submitted
 from handler.model.exported import Model
@@ -82,7 +83,7 @@ class Service:
                 else self._respond(request, [next(rows) for _ in request.rows])
                 for request in requests
             ]
-        self._count(responses)
+        self._counters.add_batch((response.status.value, response.code) for response in responses)
         return responses
 
     def warm_up(self, max_batch_size: int, num_workers: int = 1) -> None:
@@ -196,13 +197,6 @@ class Service:
             else:
                 predictions.append(row)
         return encode_answer({"predictions": predictions}, self._settings.max_response_bytes)
-
-    def _count(self, responses: Sequence[Response]) -> None:
-        self._counters.add(metrics.BATCHES, 1)
-        for response in responses:
-            self._counters.add(metrics.REQUESTS, 1, str(response.status.value))
-            if response.code != "ok":
-                self._counters.add(metrics.ERRORS, 1, response.code)
 
 
 def _pairs(requests: Sequence[Request | RequestError]) -> dict[int, Sequence[PairReturned]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ hypothesis.settings.register_profile("hopserve", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("hopserve")
 
 torch.set_num_threads(1)
+
+# A shell that starts the tests in the background has SIGINT ignored, and so would all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DATA = Path(os.environ.get("HOPSERVE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -18,8 +18,8 @@ from archive.checkpoint import ModelConfig
 from archive.example.graphsage import GraphSAGE
 from archive.export.export import export_model
 from archive.export.plan import ExportPlan
-from handler.graph.follower import static_source
 from handler.graph.snapshot import Snapshot
+from handler.graph.views import static_source
 from handler.metrics import Counters
 from handler.model.exported import ExportedModel, Model
 from handler.service import Service

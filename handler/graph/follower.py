@@ -9,9 +9,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from handler.errors import (
     HopserveError,
@@ -26,13 +26,12 @@ from handler.graph.home import GraphHome, HeldSnapshot, open_held
 from handler.graph.live_graph import LiveGraph
 from handler.graph.progress import SILENT, Progress
 from handler.graph.sampling import Sampling
-from handler.graph.snapshot import Snapshot
+from handler.graph.views import Source, StaticViews, Views
 from handler.log.opening import open_log
 from handler.log.protocol import Log
 
 _log = logging.getLogger(__name__)
 _View = TypeVar("_View")
-_View_co = TypeVar("_View_co", covariant=True)
 
 _POLL_S = 0.004
 _MOVE_CHECK_S = 0.5
@@ -40,62 +39,6 @@ _RETRY_S = 0.5
 _CHUNK_BYTES = 1 << 15  # about 1,400 edges, which take one or two milliseconds
 _BATCH_BUDGET_S = 0.003  # what a batch spends on mutations before it answers
 _BETWEEN_CHUNKS_S = 0.0005  # in which those who wait for the lock get it
-
-
-class Views(Protocol[_View_co]):
-    """What is made of a graph, to be used with the graph as it is at one moment."""
-
-    def reading(self, min_seq: int = 0) -> AbstractContextManager[_View_co]:
-        """What was made of the graph, which does not change until the end of the block.
-
-        Args:
-            min_seq: a mutation that should count; if it cannot soon, the graph is less fresh than that.
-
-        Raises:
-            NotReady: the graph is known to be wrong.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the graph."""
-        ...
-
-
-class StaticViews(Generic[_View]):
-    """What is made of a graph that does not change."""
-
-    def __init__(
-        self, graph: LiveGraph, make: Callable[[LiveGraph], _View], held: HeldSnapshot | None = None
-    ) -> None:
-        self._view = make(graph)
-        self._held = held
-
-    @contextmanager
-    def reading(self, min_seq: int = 0) -> Iterator[_View]:
-        """See `Views`."""
-        yield self._view
-
-    def close(self) -> None:
-        """See `Views`."""
-        if self._held is not None:
-            self._held.close()
-
-
-class Source(Protocol):
-    """Where a graph comes from."""
-
-    def __call__(self, sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
-        """What is made of the graph, read by a sampling."""
-        ...
-
-
-def static_source(snapshot: Snapshot) -> Source:
-    """A graph that does not change."""
-
-    def views(sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
-        return StaticViews(LiveGraph(snapshot, sampling), make)
-
-    return views
 
 
 class Follower(Generic[_View]):

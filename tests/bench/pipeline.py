@@ -22,8 +22,8 @@ from archive.pyg.loaders import neighbor_loader
 from handler.graph.arrays import GraphArrays
 from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures
-from handler.graph.follower import static_source
 from handler.graph.snapshot import Snapshot
+from handler.graph.views import static_source
 from handler.graph.writer import write_snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import STAGE_TIME, Counters

@@ -37,7 +37,8 @@ def test_all_served_nodes_of_cora_agree_with_the_offline_ones(
     label = [result.config.labels[place] for place in logits.argmax(axis=1)]
     scale = np.abs(embedding).max(axis=1)
 
-    archive = pack(PackPlan("cora", "1.0", tmp_path / "export", tmp_path / "cora"), tmp_path / "store")
+    plan = PackPlan("cora", "1.0", model_folder=tmp_path / "export", graph_folder=tmp_path / "cora")
+    archive = pack(plan, tmp_path / "store")
     with run_server(archive) as server:
         nodes = range(snapshot.num_nodes)
         singles = send_all(server.url("cora"), server.headers(), [{"node_id": node} for node in nodes], 32)

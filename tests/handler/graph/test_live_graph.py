@@ -51,7 +51,7 @@ class Both:
             self.check(plan, as_of)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(graphs_with_edge_data(), strategies, rules, st.data())
 def test_rows_equal_those_built_from_scratch(
     graph: EdgeData, strategy: Strategy, rules: EdgeRules, data: st.DataObject

@@ -18,10 +18,10 @@ from handler.errors import ModelError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
-from handler.graph.follower import static_source
 from handler.graph.ordering import Ordering
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
+from handler.graph.views import static_source
 from handler.graph.writer import BuildPlan
 from handler.metrics import Counters
 from handler.model.exported import ExportedModel
