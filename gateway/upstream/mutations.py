@@ -20,7 +20,7 @@ from tenacity.nap import sleep_using_event
 from gateway.errors import NoAnswer, Refused, UpstreamError
 from gateway.upstream.client import Client
 
-_MODEL = "graph"
+GRAPH_MODEL = "graph"
 # A gateway in front adds 429, 502 and 504.
 _PASSING = {429, 500, 502, 503, 504, 507}
 _OUTDATED_KEY = "Token Authorization failed"
@@ -83,10 +83,18 @@ class Mutations:
         client: of the server.
         retry_for_s: for how long to try again.
         on_retry: is told when a request has failed for the first time.
+        model: as which the graph is served.
     """
 
-    def __init__(self, client: Client, retry_for_s: float, on_retry: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        retry_for_s: float,
+        on_retry: Callable[[str], object],
+        model: str = GRAPH_MODEL,
+    ) -> None:
         self._client = client
+        self._model = model
         self._retry_for_s = retry_for_s
         self._on_retry = on_retry
         self._stopped = threading.Event()
@@ -123,7 +131,7 @@ class Mutations:
             reraise=True,
         )
         try:
-            answer = trying(self._client.predict_encoded, _MODEL, body)
+            answer = trying(self._client.predict_encoded, self._model, body)
         except UpstreamError as error:
             if not _may_pass(error):
                 raise
@@ -131,7 +139,7 @@ class Mutations:
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
-            raise UpstreamError(f"the answer of the model {_MODEL} is not understood: {error}") from None
+            raise UpstreamError(f"the answer of the model {self._model} is not understood: {error}") from None
 
     def _tell(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:

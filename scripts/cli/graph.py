@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from scripts.cli.build import build_command
+from scripts.cli.lazy import LazyGroup
 from scripts.cli.look import add_ordering_command, info_command, sample_command, verify_command
 from scripts.cli.upkeep import compact_command, repair_command
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy={"pack": "scripts.cli.model:graph_pack_command"})
 def graph() -> None:
     """Make graph snapshots, look at them, and keep them up."""
 

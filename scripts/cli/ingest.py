@@ -25,7 +25,7 @@ from archive.tables.bad_rows import BadRows
 from archive.tables.format import TableFormat
 from gateway.errors import UpstreamError
 from gateway.upstream.client import Client
-from gateway.upstream.mutations import ENVELOPE_BYTES, LiveGraph, Mutations
+from gateway.upstream.mutations import ENVELOPE_BYTES, GRAPH_MODEL, LiveGraph, Mutations
 from gateway.upstream.properties import ServerProperties
 from handler.errors import GraphInputError
 from scripts.cli.build import build_command
@@ -75,6 +75,7 @@ class IngestOptions:
     batch_size: int
     connections: int
     retry_for_s: float
+    model: str
     state: Path | None
     restart: bool
 
@@ -138,6 +139,7 @@ class IngestOptions:
     show_default=True,
     help="How long to try a request again that the server does not answer, or cannot take now.",
 )
+@click.option("--model", default=GRAPH_MODEL, show_default=True, help="As which the graph is served.")
 @click.option(
     "--state",
     type=ANY_PATH,
@@ -165,7 +167,7 @@ def ingest_command(properties: ServerProperties, **given: Any) -> None:
     file_format = options.format or (format_of(options.file) if is_file else "csv")
     _refuse_unused(options, file_format)
     with Client(properties) as client, _opened(options.file, file_format) as source:
-        mutations = Mutations(client, options.retry_for_s, say)
+        mutations = Mutations(client, options.retry_for_s, say, options.model)
         graph = mutations.describe()
         if options.ids not in {"auto", graph.id_type}:
             raise UpstreamError(f"--ids {options.ids}: the graph's node ids are {graph.id_type}")
@@ -173,7 +175,8 @@ def ingest_command(properties: ServerProperties, **given: Any) -> None:
         layout = TableFormat(_delimiter(options.delimiter), options.header)
         given_format = MutationFormat(file_format, _KINDS[options.kind], _columns(options), layout)
         file = open_mutations(source, given_format, _shape(graph), bad_rows)
-        journal = _journal(options, file_format, properties.inference_url, graph)
+        served = f"{properties.inference_url}/predictions/{options.model}"
+        journal = _journal(options, file_format, served, graph)
         limits = Limits(options.batch_size, properties.max_request_bytes - ENVELOPE_BYTES)
         ingest = Ingest(bad_rows.path, mutations, journal, create_missing=options.create_missing)
         ingest.run(file, limits, options.connections, at_once=isinstance(source, PipedText))

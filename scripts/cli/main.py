@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
 
 import handler
 from handler.errors import HopserveError
+from scripts.cli.lazy import LazyGroup
 
-# Loaded when asked for: a curl that wants a key must not wait for PyTorch.
 _COMMANDS = {
     "graph": "scripts.cli.graph:graph",
     "train": "scripts.cli.model:train_command",
@@ -26,21 +25,7 @@ _COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(handler.__version__, prog_name="hopserve")
 def hopserve() -> None:
     """Serve graph neural networks online, on TorchServe.

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 
 import handler
-from archive.pack import PackPlan, pack
+from archive.pack import GraphPlan, PackPlan, pack
 from handler.errors import HopserveError, ModelError
 from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
+from handler.graph.home import write_home
 from handler.graph.sampling import Sampling
 from handler.graph.writer import write_snapshot
 from handler.metrics import torchserve_metrics_file
@@ -130,3 +132,32 @@ def test_a_handler_that_cannot_be_imported_is_found(plan: PackPlan, tmp_path: Pa
     with pytest.raises(HopserveError, match="cannot be imported: ModuleNotFoundError: .*no_such_library"):
         pack(dataclasses.replace(plan, handler_package=package), tmp_path / "store")
     assert not list((tmp_path / "store").iterdir())
+
+
+class TestGraphs:
+    """The archive through which a graph is changed."""
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Path:
+        write_home(tmp_path / "home", GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2))
+        return tmp_path / "home"
+
+    def test_it_has_the_handler_and_no_model(self, home: Path, tmp_path: Path) -> None:
+        path = pack(GraphPlan(graph_folder=home, settings={"compact_after": 7}), tmp_path)
+        assert path == tmp_path / "graph-1.0.mar"
+        with zipfile.ZipFile(path) as archive:
+            entry = archive.read("entry.py").decode()
+            config = yaml.safe_load(archive.read("model-config.yaml"))
+            manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))
+        assert "GraphHandler" in entry
+        assert config["handler"] == {"graph": str(home.resolve()), "compact_after": 7}
+        assert (config["minWorkers"], config["maxWorkers"]) == (1, 1)
+        assert manifest["model"]["handler"] == "entry.py"
+        assert "serializedFile" not in manifest["model"]
+
+    def test_what_a_worker_would_refuse_is_refused(self, home: Path, tmp_path: Path) -> None:
+        with pytest.raises(HopserveError, match="compact_afer"):
+            pack(GraphPlan(graph_folder=home, settings={"compact_afer": 7}), tmp_path)
+        write_snapshot(tmp_path / "bare", GraphArrays("g", EdgeArrays(np.array([[0], [1]])), 2))
+        with pytest.raises(HopserveError, match=r"graph\.json"):
+            pack(GraphPlan(graph_folder=tmp_path / "bare"), tmp_path)
