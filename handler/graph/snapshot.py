@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from handler.graph.progress import SILENT, Progress
 from handler.graph.sampler import Sampler
 from handler.graph.sampling import Sampling
 
+_PARSING = threading.Lock()
 _ALWAYS_HASHED_BYTES = 64 << 20  # a hundredth of a second to hash
 _FROM_IDS = {
     "range": (),
@@ -160,8 +162,10 @@ def map_array(folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, .
     """Map one file of a snapshot, read-only; one that is missing or not as said is a `SnapshotError`."""
     path = array_path(folder, name)
     try:
-        # Without elements there is nothing to map, and mmap refuses it.
-        array = np.asarray(np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False))
+        # Without elements there is nothing to map, and mmap refuses it. NumPy parses the header as Python,
+        # which two threads may not do at once: CPython gh-106905, a SystemError.
+        with _PARSING:
+            array = np.asarray(np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False))
     except FileNotFoundError:
         raise SnapshotError(path, "missing, but named in the manifest") from None
     except (OSError, ValueError, EOFError) as error:
