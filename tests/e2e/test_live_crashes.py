@@ -31,7 +31,7 @@ from tests.live_servers import Clients, Questions, serving, until
 from tests.models import random_model
 from tests.servers import Server, kill_and_start_again
 
-KILLS = int(os.environ.get("HOPSERVE_KILLS", "30"))
+KILLS = int(os.environ.get("HOPSERVE_KILLS", "22"))
 SERVER_KILLS = max(6, KILLS // 10)
 PROCESS_KILLS = max(0, KILLS - SERVER_KILLS)
 NUM_CLIENTS = 2

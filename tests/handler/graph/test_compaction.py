@@ -236,7 +236,7 @@ def test_edges_that_are_too_old_are_dropped() -> None:
 
 
 @given(graphs_with_edge_data(), strategies, rules, st.floats(0.5, 8), st.floats(-4, 4), st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_what_is_dropped_for_its_age_was_not_sampled(
     graph: EdgeData, own: Strategy, rules: EdgeRules, age: float, now: float, data: st.DataObject
 ) -> None:
