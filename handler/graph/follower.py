@@ -152,11 +152,6 @@ class Follower(Generic[_View]):
         """The latest mutation that counts."""
         return self._graph.seq
 
-    @property
-    def unavailable(self) -> str | None:
-        """Why the log cannot be read now; none while it can."""
-        return self._unavailable
-
     def lag(self) -> int:
         """How many mutations of the log do not count yet; `LogUnavailable` where it cannot be asked."""
         return max(0, self._log.last_seq() - self._graph.seq)

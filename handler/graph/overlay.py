@@ -112,11 +112,6 @@ class Overlay:
         return int(self.arrays.counts[NUM_EDGES])
 
     @property
-    def num_added(self) -> int:
-        """The added edges that are kept, some of which may have been removed again."""
-        return int(self.arrays.counts[NUM_ADDED])
-
-    @property
     def nbytes(self) -> int:
         """The memory that changes take; of arrays that are reserved for all nodes and edges the used part."""
         reserved = {"row_of", "removed"}

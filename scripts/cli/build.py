@@ -23,7 +23,7 @@ from handler.graph.progress import Progress
 from handler.graph.rules import Duplicates, EdgeRules
 from handler.graph.staging import check_target
 from handler.graph.writer import BuildPlan, BuildReport, check_plan
-from scripts.cli.options import ANY_PATH, Age, Bars, Names, say
+from scripts.cli.options import ANY_PATH, Age, Bars, Names, column_delimiter, say
 
 SOURCES = ("edges", "npz", "pyg", "network", "dataset")
 
@@ -295,8 +295,7 @@ def _read_tables(options: BuildOptions, progress: Progress) -> Iterator[GraphArr
     from archive.tables.nodes import NodeTable
 
     pa.enable_signal_handlers(False)  # pyarrow can swallow an interrupt; Python's own handler does not
-    delimiter = {"\\t": "\t", "tab": "\t", "space": " "}.get(options.delimiter or "", options.delimiter)
-    layout = TableFormat(delimiter, options.header)
+    layout = TableFormat(column_delimiter(options.delimiter), options.header)
     assert options.edges is not None  # noqa: S101
     edges = EdgeTable(
         options.edges,

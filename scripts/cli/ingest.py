@@ -30,7 +30,7 @@ from gateway.upstream.properties import ServerProperties
 from handler.errors import GraphInputError
 from scripts.cli.build import build_command
 from scripts.cli.ingest_run import Ingest
-from scripts.cli.options import ANY_PATH, Names, say, with_server
+from scripts.cli.options import ANY_PATH, Names, column_delimiter, say, with_server
 
 _MAX_MUTATIONS = 100_000
 _STDIN = 0
@@ -172,7 +172,7 @@ def ingest_command(properties: ServerProperties, **given: Any) -> None:
         if options.ids not in {"auto", graph.id_type}:
             raise UpstreamError(f"--ids {options.ids}: the graph's node ids are {graph.id_type}")
         bad_rows = BadRows(source if isinstance(source, Path) else source.path, options.skip_bad)
-        layout = TableFormat(_delimiter(options.delimiter), options.header)
+        layout = TableFormat(column_delimiter(options.delimiter), options.header)
         given_format = MutationFormat(file_format, _KINDS[options.kind], _columns(options), layout)
         file = open_mutations(source, given_format, _shape(graph), bad_rows)
         served = f"{properties.inference_url}/predictions/{options.model}"
@@ -261,10 +261,6 @@ def _columns(options: IngestOptions) -> Columns:
 def _shape(graph: LiveGraph) -> GraphShape:
     edge = graph.edge
     return GraphShape(graph.id_type, graph.feature_dim or 0, edge.weight, edge.time, edge.attr_dim)
-
-
-def _delimiter(given: str | None) -> str | None:
-    return {"\\t": "\t", "tab": "\t", "space": " "}.get(given or "", given)
 
 
 def _skipped(bad_rows: BadRows) -> list[str]:

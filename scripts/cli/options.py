@@ -151,3 +151,8 @@ def _read_properties(
 ) -> ServerProperties:
     here = Path("config.properties")
     return read_properties(value or (here if here.exists() else _PROJECT / here))
+
+
+def column_delimiter(given: str | None) -> str | None:
+    """What stands between columns, by how people write what a shell hardly lets them type."""
+    return {"\\t": "\t", "tab": "\t", "space": " "}.get(given or "", given)
