@@ -130,6 +130,8 @@ def _node_columns(live: LiveGraph) -> Iterator[Columns]:
     if created is not None or num_new:
         created = np.zeros(snapshot.num_nodes) if created is None else created
         yield _extended("node_created", created, np.array(live.created))
+    if live.features is not None and (seqs := live.features.change_numbers()).any():
+        yield Columns({"feature_seq": seqs.dtype}, ({"feature_seq": seqs},))
 
 
 def _extended(name: str, base: NDArray[Any], new: NDArray[Any]) -> Columns:

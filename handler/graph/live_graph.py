@@ -10,7 +10,7 @@ import numpy as np
 
 from handler.errors import LogCorrupt
 from handler.graph.edges import EdgeBlock, EdgeFields
-from handler.graph.live_features import LiveFeatures
+from handler.graph.live_features import FeatureChanges, LiveFeatures, snapshot_changes
 from handler.graph.live_ids import LiveIds
 from handler.graph.manifest import Manifest
 from handler.graph.mutations import Mutations, decode_mutations
@@ -43,7 +43,9 @@ class LiveGraph:
         self.seq = snapshot.manifest.seq
         self.sampling = sampling or Sampling()
         self.ids = LiveIds(snapshot.ids)
-        self.features = None if snapshot.features is None else LiveFeatures(snapshot.features)
+        self.features = (
+            None if snapshot.features is None else LiveFeatures(snapshot.features, snapshot.feature_seq)
+        )
         adjacency, manifest = snapshot.adjacency, snapshot.manifest
         strategy = sampled_order(adjacency, self.sampling)
         self.overlay = Overlay(
@@ -84,6 +86,18 @@ class LiveGraph:
         """What is known of each edge."""
         return self.snapshot.edge_fields
 
+    @property
+    def feature_changes(self) -> FeatureChanges:
+        """Which features were set by which mutation; holds until the next change."""
+        return snapshot_changes(None) if self.features is None else self.features.changes
+
+    def created_at(self, node: int) -> float:
+        """When a node was added, in seconds since 1970; 0 for one that the graph was built with."""
+        if node >= self.snapshot.num_nodes:
+            return self.created[node - self.snapshot.num_nodes]
+        created = self.snapshot.node_created
+        return 0.0 if created is None else float(created[node])
+
     def sampler(self, sampling: Sampling | None = None) -> Sampler:
         """What samples the graph as it is whenever it is asked; by this graph's own strategy alone."""
         return Sampler(
@@ -109,13 +123,14 @@ class LiveGraph:
                 f"mutation {record.first_seq} of a graph of {mutations.first_node} nodes cannot follow"
                 f" mutation {self.seq} of {self.num_nodes} nodes",
             )
-        self.apply(mutations)
+        self.apply(mutations, record.last_seq)
         self.seq = record.last_seq
 
-    def apply(self, mutations: Mutations, hash_as: np.uint64 | None = None) -> None:
+    def apply(self, mutations: Mutations, seq: int, hash_as: np.uint64 | None = None) -> None:
         """Apply mutations that were checked when they were accepted.
 
         Args:
+            seq: the last of them.
             hash_as: what the samples of new nodes are drawn by, instead of the hashes of their ids.
         """
         if mutations.node_ids:
@@ -124,7 +139,7 @@ class LiveGraph:
             if self.features is not None:
                 self.features.add_nodes(len(mutations.node_ids))
         if self.features is not None and len(mutations.featured):
-            self.features.set(mutations.featured, mutations.features)
+            self.features.set(mutations.featured, mutations.features, seq)
         for operation, edges in ((REMOVE, mutations.removed), (ADD, mutations.added)):
             if len(edges):
                 counted = self._counted(edges)
@@ -139,7 +154,7 @@ class LiveGraph:
             is_anonymous: its id says nothing: its sample is that of every node without a name.
         """
         mark, num_created = self.overlay.mark(), len(self.created)
-        self.apply(mutations, _ANONYMOUS_HASH if is_anonymous else None)
+        self.apply(mutations, self.seq + 1, _ANONYMOUS_HASH if is_anonymous else None)
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from handler.graph.edges import EdgeFields
 from handler.graph.ids import NodeId
+from handler.graph.live_features import FeatureChanges
 from handler.graph.manifest import Manifest
 from handler.graph.sampler import Sampler
 from handler.graph.sampling import Sampling
@@ -78,6 +79,11 @@ class ReadableGraph(Protocol):
     @property
     def edge_fields(self) -> EdgeFields:
         """What is known of each edge."""
+        ...
+
+    @property
+    def feature_changes(self) -> FeatureChanges:
+        """Which features were set by which mutation; holds until the next change."""
         ...
 
     def sampler(self, sampling: Sampling | None = None) -> Sampler:

@@ -16,6 +16,7 @@ from handler.graph.edges import EdgeFields
 from handler.graph.features import CsrFeatures, DenseFeatures, Features
 from handler.graph.holding import hold
 from handler.graph.ids import IntIds, NodeIds, RangeIds, StrIds
+from handler.graph.live_features import FeatureChanges, snapshot_changes
 from handler.graph.manifest import (
     Manifest,
     array_path,
@@ -35,6 +36,7 @@ _FROM_IDS = {
     "int": ("ids", "id_slots"),
     "str": ("id_bytes", "id_offsets", "id_slots"),
 }
+_PER_NODE = ("label", "split", "ids", "node_created", "feature_seq")
 _FROM_FEATURES = {None: (), "dense": ("x",), "csr": ("x_indptr", "x_indices", "x_data")}
 
 
@@ -51,6 +53,8 @@ class Snapshot:
         split: uint8 [num_nodes], see `Split`; only for training.
         node_created: float64 [num_nodes], seconds since 1970 when a node was added, 0 for those of the build;
             none if all are of the build.
+        feature_seq: int64 [num_nodes], the mutation that set a node's features last, 0 where none did; none
+            if none did so to any.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Snapshot:
         label: NDArray[np.int64] | None,
         split: NDArray[np.uint8] | None,
         node_created: NDArray[np.float64] | None = None,
+        feature_seq: NDArray[np.int64] | None = None,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -72,6 +77,7 @@ class Snapshot:
         self.label = label
         self.split = split
         self.node_created = node_created
+        self.feature_seq = feature_seq
 
     @classmethod
     def open(cls, folder: Path) -> Snapshot:
@@ -106,6 +112,7 @@ class Snapshot:
             arrays.get("label"),
             arrays.get("split"),
             arrays.get("node_created"),
+            arrays.get("feature_seq"),
         )
 
     @property
@@ -120,6 +127,11 @@ class Snapshot:
     def edge_fields(self) -> EdgeFields:
         """What is known of each edge."""
         return self.adjacency.fields
+
+    @property
+    def feature_changes(self) -> FeatureChanges:
+        """Which features were set by which mutation."""
+        return snapshot_changes(self.feature_seq)
 
     @property
     def seq(self) -> int:
@@ -203,7 +215,7 @@ def _check_counts(folder: Path, manifest: Manifest, arrays: dict[str, NDArray[An
     wanted: dict[str, tuple[int, ...] | None] = {"indptr": (nodes + 1,), "indices": (edges,)}
     wanted |= dict.fromkeys(_FROM_IDS[manifest.id_kind])
     wanted |= dict.fromkeys(_FROM_FEATURES[manifest.feature_kind])
-    wanted |= {name: (nodes,) for name in ("label", "split", "ids", "node_created") if name in arrays}
+    wanted |= {name: (nodes,) for name in _PER_NODE if name in arrays}
     wanted |= {name: (edges,) for name in ("edge_weight", "edge_time") if name in arrays}
     wanted |= {ordering_array(extra.strategy): (edges,) for extra in manifest.extra_orderings}
     if manifest.edge_dim:

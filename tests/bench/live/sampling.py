@@ -109,7 +109,7 @@ def _apply(live: LiveGraph, mutations: Mutations) -> NDArray[np.float64]:
     taken_us = []
     for part in split_mutations(mutations):
         started = time.perf_counter()
-        live.apply(part)
+        live.apply(part, live.seq)
         taken_us.append((time.perf_counter() - started) * 1e6 / len(part))
     return np.array(taken_us)
 

@@ -32,9 +32,11 @@ class Both:
         self.plan, self.sampling = plan, sampling
         self.slow = SlowGraph.of(graph, plan.rules)
         self.live = LiveGraph(graph.to_snapshot(plan), sampling)
+        self.seq = 0
 
     def apply(self, change: Change) -> None:
-        self.live.apply(change.to_mutations(len(self.slow.ids)))
+        self.seq += 1
+        self.live.apply(change.to_mutations(len(self.slow.ids)), self.seq)
         self.slow.apply(change)
 
     def check(self, plan: FanoutPlan, as_of: float | None = None) -> None:

@@ -43,7 +43,7 @@ def test_what_changes_later_is_read_from_the_host(features: Features) -> None:
     live = LiveFeatures(features)
     resident = ResidentFeatures(live, CPU)
     live.add_nodes(2)
-    live.set(np.array([5, 70_001]), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))
+    live.set(np.array([5, 70_001]), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32), 1)
     wanted = np.concatenate([ROWS, np.zeros((2, 3))])
     wanted[[5, 70_001]] = [[1, 2, 3], [4, 5, 6]]
     index = np.array([5, 0, 70_001, 70_000, 69_999, 5])
