@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import yaml
 
 import handler
+from archive.export.folder import LAYERS
 from handler.errors import ModelError, SettingsError
 from handler.graph.home import GraphHome
 from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
-from handler.model.signature import SIGNATURE_NAME, check_files, read_signature
+from handler.model.signature import SIGNATURE_NAME, Signature, check_files, read_signature
 from handler.settings import parse_graph_settings, parse_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -66,13 +67,18 @@ class ArchivePlan:
         """What the archive carries beside the handler; the first is the model, if there is one."""
         raise NotImplementedError
 
+    def folders(self) -> list[Path]:
+        """What the archive carries as a whole."""
+        return []
+
 
 @dataclass(frozen=True)
 class PackPlan(ArchivePlan):
     """A model.
 
     Args:
-        model_folder: with the model and its `signature.json`, as `hopserve export` writes it.
+        model_folder: with the model and its `signature.json`, and the model's layers if there are any, as
+            `hopserve export` writes it.
         settings: see `handler.settings.Settings`.
     """
 
@@ -83,6 +89,8 @@ class PackPlan(ArchivePlan):
         """See `ArchivePlan`."""
         signature = read_signature(self.model_folder)
         check_files(self.model_folder, signature)
+        for folder in self.folders():
+            _check_layers(folder, signature)
         settings = parse_settings(handler_section(self))
         ModelInputs(Snapshot.open(self.graph_folder), signature, settings)
 
@@ -91,6 +99,11 @@ class PackPlan(ArchivePlan):
         signature = read_signature(self.model_folder)
         others = [name for name in signature.files if name != signature.model_file]
         return [self.model_folder / name for name in (signature.model_file, *others, SIGNATURE_NAME)]
+
+    def folders(self) -> list[Path]:
+        """See `ArchivePlan`."""
+        layers = self.model_folder / LAYERS
+        return [layers] if layers.is_dir() else []
 
 
 @dataclass(frozen=True)
@@ -172,12 +185,25 @@ def _check(plan: ArchivePlan) -> None:
         raise ModelError(f"{plan.handler_package}: is no handler package, it has no {plan.entry}")
 
 
+def _check_layers(folder: Path, whole: Signature) -> None:
+    for number, fanout in enumerate(whole.layer_fanouts, start=1):
+        signature = read_signature(folder / str(number))
+        check_files(folder / str(number), signature)
+        if signature.layer_fanouts != (fanout,):
+            raise ModelError(
+                f"{folder / str(number)}: is a layer of {list(signature.layer_fanouts)} neighbors, but the"
+                f" model's has {fanout}: export it again"
+            )
+
+
 def _stage(plan: ArchivePlan, work: Path) -> None:
     staged = work / "staged"
     shutil.copytree(plan.handler_package, staged / "handler", ignore=_SKIPPED)
     shutil.copy(plan.handler_package / plan.entry, staged / "entry.py")
     for file in plan.files():
         shutil.copy(file, staged / file.name)
+    for folder in plan.folders():
+        shutil.copytree(folder, staged / folder.name)
     _write_yaml(staged / "metrics.yaml", torchserve_metrics_file())
     _write_yaml(work / "model-config.yaml", model_config(plan))
     (work / "tmp").mkdir()

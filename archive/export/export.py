@@ -5,36 +5,28 @@ from __future__ import annotations
 import copy
 import platform
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 import torch_geometric
 from torch import Tensor, fx, nn
 
 import handler
+from archive.export.folder import LAYERS, signed, staging
 from archive.export.formats import Writer, writers
 from archive.export.heads import LinkHead, check_head, example_pair
+from archive.export.layer_files import write_layers
 from archive.export.layered import LayeredModel, layered
 from archive.export.parity import ParityReport, SweepGraph, check_company, check_layered, check_plain
 from archive.export.plan import ExportPlan
 from handler.errors import ModelError, in_one_line
 from handler.model.device import on_device
-from handler.model.exported import ExportedModel, ModelInput
+from handler.model.exported import ExportedModel, Model, ModelInput
 from handler.model.runtime import Runtime, load_runtime
-from handler.model.signature import (
-    FORMAT_VERSION,
-    SUFFIXES,
-    Output,
-    Signature,
-    file_checksum,
-    write_signature,
-)
+from handler.model.signature import FORMAT_VERSION, Output, Signature
 
 Report = Callable[[str], None]
 
@@ -55,10 +47,11 @@ class ExportReport:
 def export_model(
     model: nn.Module, plan: ExportPlan, folder: Path, report: Report = lambda step: None
 ) -> ExportReport:
-    """Write a model's file and `signature.json` to `folder`.
+    """Write a model's file and `signature.json` to `folder`, and below it its layers as far as it has them.
 
     Args:
         model: its forward takes `x`, `edge_index`, and the edge inputs by name.
+        report: is told what is being done; also that a model is written without layers, and why.
 
     Raises:
         ModelError: the model cannot be exported so, or its file differs from the eager model by more than
@@ -70,10 +63,7 @@ def export_model(
     made: LayeredModel | None = None
     if plan.contract == "layered":
         # ONNX has no fused form: its embedding bags are loops.
-        fuse = plan.file_format != "onnx"
-        made = layered(
-            model, plan.layer_fanouts, plan.feature_dim, plan.edge_inputs, plan.edge_dim, fuse=fuse
-        )
+        made = _layered(model, plan, fuse=plan.file_format != "onnx")
     module = _plain(model, plan) if made is None else made.module
     signature = _signature(plan, outputs, widths, takes_degree=made is not None and made.takes_degree)
     graph = SweepGraph(signature)
@@ -85,12 +75,14 @@ def export_model(
             return check_plain(model, exported, graph)
         return check_layered(model, made.depths, exported, graph)
 
-    with _staging(folder) as part:
+    with staging(folder) as part:
         report(f"writing {signature.model_file}")
         if head is not None:
             _write_head(head, signature, plan, part)
         method, parity = _write_first_right(module, signature, plan, graph, part, check, report)
-        signature = _finished(signature, part)
+        signature = signed(signature, part)
+        if made is not None and plan.layers:
+            _write_layers(model, plan, signature, graph, part, method, report)
     return ExportReport(signature, method, parity)
 
 
@@ -111,9 +103,9 @@ def adopt_file(
     runtime = load_runtime(path, plan.file_format, device)
     outputs, widths = _outputs_of_file(path, runtime, graph.example(), plan)
     signature = _signature(plan, outputs, widths)
-    with _staging(folder) as part:
+    with staging(folder) as part:
         shutil.copy(path, part / signature.model_file)
-        signature = _finished(signature, part)
+        signature = signed(signature, part)
         report("comparing its answers in company with those alone")
         parity = check_company(ExportedModel.load(part, device), graph)
     return ExportReport(signature, "as it was", parity)
@@ -126,6 +118,10 @@ def _ready(model: nn.Module) -> nn.Module:
         if getattr(module, "cached", False):
             module.cached = False  # type: ignore[assignment]
     return ready.requires_grad_(requires_grad=False)
+
+
+def _layered(model: nn.Module, plan: ExportPlan, *, fuse: bool) -> LayeredModel:
+    return layered(model, plan.layer_fanouts, plan.feature_dim, plan.edge_inputs, plan.edge_dim, fuse=fuse)
 
 
 def _outputs(model: nn.Module, plan: ExportPlan) -> tuple[tuple[Output, ...], dict[Output, int]]:
@@ -295,34 +291,32 @@ def _write_head(head: LinkHead, signature: Signature, plan: ExportPlan, part: Pa
     raise ModelError(f"the link head {reasons[-1]}")
 
 
+def _write_layers(
+    model: nn.Module,
+    plan: ExportPlan,
+    signature: Signature,
+    graph: SweepGraph,
+    part: Path,
+    method: str,
+    report: Report,
+) -> None:
+    """Write the layers of a model that can be split; it is complete without them."""
+    report("writing its layers")
+    ways = writers("torchscript")
+    if method == "traced":  # since the model could not be scripted
+        ways = {method: ways[method]}
+    made = _layered(model.cpu(), plan, fuse=True)  # a pt2 file may have been compiled on another device
+
+    def check(chain: Model) -> ParityReport:
+        return check_layered(model, made.depths, chain, graph)
+
+    try:
+        write_layers(made, signature, graph.example().tensors, ways, check, part)
+    except ModelError as error:
+        shutil.rmtree(part / LAYERS, ignore_errors=True)
+        report(f"no layers of their own: {error}; precomputing will run whole trees")
+
+
 def _load(part: Path, signature: Signature, plan: ExportPlan) -> ExportedModel:
-    write_signature(part, _with_checksums(signature, part))
+    signed(signature, part)
     return ExportedModel.load(part, torch.device(plan.device))
-
-
-def _with_checksums(signature: Signature, part: Path) -> Signature:
-    checksums = {name: file_checksum(part / name) for name in signature.files}
-    return msgspec.structs.replace(signature, checksums=checksums)
-
-
-def _finished(signature: Signature, part: Path) -> Signature:
-    signature = _with_checksums(signature, part)
-    write_signature(part, signature)
-    return signature
-
-
-@contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    """A folder beside the target; what is in it at the end replaces the model that was there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as staging:
-        part = Path(staging)
-        yield part
-        folder.mkdir(exist_ok=True)
-        for stale in [
-            folder / f"{stem}.{suffix}" for stem in ("model", "head") for suffix in SUFFIXES.values()
-        ]:
-            if stale.name not in {file.name for file in part.iterdir()}:
-                stale.unlink(missing_ok=True)
-        for file in part.iterdir():
-            shutil.move(file, folder / file.name)

@@ -22,6 +22,7 @@ class ExportPlan:
         head: of link scores: a module that is called with the embeddings of both ends, as two arguments,
             or if it takes one, side by side.
         device: which a `pt2` file is compiled for; the other formats run on any.
+        layers: write each layer of a layered model also as a model of its own, where it can be split so.
     """
 
     task: Task
@@ -40,3 +41,4 @@ class ExportPlan:
     contract: Contract = "layered"
     file_format: FileFormat = "torchscript"
     device: Literal["cpu", "cuda"] = "cpu"
+    layers: bool = True

@@ -46,12 +46,37 @@ def test_the_archive_is_self_contained(plan: PackPlan, tmp_path: Path) -> None:
     package = Path(handler.__file__).parent
     modules = {f"handler/{file.relative_to(package)}" for file in package.rglob("*.py")}
     assert names == modules | {
-        "entry.py", "model.pt", "signature.json", "metrics.yaml", "model-config.yaml", "MAR-INF/MANIFEST.json"
+        "entry.py", "model.pt", "signature.json",
+        "metrics.yaml", "model-config.yaml", "MAR-INF/MANIFEST.json",
+        *(f"layers/{layer}/{name}" for layer in (1, 2) for name in ("model.pt", "signature.json")),
     }  # fmt: skip
     assert (manifest["model"]["modelName"], manifest["model"]["modelVersion"]) == ("graphsage", "1.0")
     assert (config["batchSize"], config["maxBatchDelay"]) == (7, 3)
     assert (config["minWorkers"], config["maxWorkers"], config["responseTimeout"]) == (1, 2, 60)
     assert config["handler"] == {"graph": str(plan.graph_folder.resolve())}
+
+
+def test_a_model_without_layers_is_packed_without(plan: PackPlan, tmp_path: Path) -> None:
+    shutil.copytree(plan.model_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("layers"))
+    path = pack(dataclasses.replace(plan, model_folder=tmp_path / "bare"), tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("layers")]
+
+
+def test_layers_of_another_model_are_refused(plan: PackPlan, tmp_path: Path) -> None:
+    spoilt = dataclasses.replace(plan, model_folder=tmp_path / "export")
+    shutil.copytree(plan.model_folder, spoilt.model_folder)
+    second = spoilt.model_folder / "layers" / "2"
+    right = read_signature(second)
+    write_signature(second, msgspec.structs.replace(right, layer_fanouts=(99,)))
+    with pytest.raises(ModelError, match=r"layers/2: is a layer of \[99\] neighbors, but"):
+        pack(spoilt, tmp_path)
+    write_signature(second, msgspec.structs.replace(right, checksums={"model.pt": "0"}))
+    with pytest.raises(ModelError, match="layers/2/model.pt: its checksum is"):
+        pack(spoilt, tmp_path)
+    shutil.rmtree(second)
+    with pytest.raises(ModelError, match="layers/2/signature.json: cannot be read"):
+        pack(spoilt, tmp_path)
 
 
 def test_the_handlers_settings_are_packed_and_checked(plan: PackPlan, tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def net(calls: Callable[..., Any], **modules: nn.Module) -> Net:
 
 
 def export(model: nn.Module, folder: Path, *edge_inputs: EdgeInput, **plan: Any) -> ExportReport:
-    """Export a model as TorchScript, for embeddings where the plan says nothing else."""
-    plan = {"task": "embedding", "layer_fanouts": FANOUTS} | plan
+    """Export a model as TorchScript, for embeddings and without layers where the plan says nothing else."""
+    plan = {"task": "embedding", "layer_fanouts": FANOUTS, "layers": False} | plan
     edge_dim = EDGE_DIM * ("edge_attr" in edge_inputs)
     return export_model(
         model, ExportPlan(feature_dim=DIM, edge_inputs=edge_inputs, edge_dim=edge_dim, **plan), folder

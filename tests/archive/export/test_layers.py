@@ -57,6 +57,7 @@ def test_a_layer_works_or_is_refused(tmp_path: Path, row: Row, column: Column) -
         edge_dim=EDGE_DIM * ("edge_attr" in row.edge_inputs),
         contract=contract,
         file_format=file_format,
+        layers=False,
     )
     refusal = row.refused.get(column)
     if refusal is None:
