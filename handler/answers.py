@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,33 +21,58 @@ Row = dict[str, Any] | RequestError
 _MULTI_LABEL_THRESHOLD = 0.5
 
 
-@dataclass(frozen=True)
-class Forwarded:
-    """One forward: the trees of some seeds, and what the model said of them."""
+#: Where an answer is from, the one that says least of the graph as it is now last.
+Source = Literal["live", "expanded", "features", "cache", "precomputed", "fallback"]
+_SOURCES: tuple[Source, ...] = get_args(Source)
 
-    sampled: Sampled
+
+@dataclass(frozen=True)
+class Answered:
+    """What the model says of some seeds, now or when it was asked before.
+
+    Args:
+        num_nodes: int [num_seeds], nodes of each sampled tree.
+        sampled: the trees; none where an answer was allowed to be of another time.
+        seq: int64 [num_seeds], the mutation up to which each is known to hold; none for the latest.
+        age_ms: int64 [num_seeds], how long ago each was computed; none for now.
+    """
+
     output: ModelOutput
+    num_nodes: NDArray[np.integer]
+    sampled: Sampled | None
+    source: Source = "live"
+    seq: NDArray[np.int64] | None = None
+    age_ms: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the answer for one node is: its place among the seeds of a forward."""
+    """Where the answer for one node is: its place among the seeds that were answered together."""
 
-    forward: Forwarded
+    among: Answered
     seed: int
 
     @property
     def embedding(self) -> NDArray[np.float32]:
         """float32 [embedding_dim]."""
-        embedding: NDArray[np.float32] = self.forward.output.embedding[self.seed]
+        embedding: NDArray[np.float32] = self.among.output.embedding[self.seed]
         return embedding
 
     @property
     def sampled(self) -> dict[str, Any]:
         """What an answer says of the sample."""
-        ptr = self.forward.sampled.trees.ptr
-        nodes = int(ptr[self.seed + 1] - ptr[self.seed])
-        return {"nodes": nodes, "edges": nodes - 1, "truncated": self.forward.sampled.truncated}
+        nodes, trees = int(self.among.num_nodes[self.seed]), self.among.sampled
+        return {"nodes": nodes, "edges": nodes - 1, "truncated": trees is not None and trees.truncated}
+
+    @property
+    def seq(self) -> int | None:
+        """The mutation up to which the answer is known to hold; none for the latest."""
+        return None if self.among.seq is None else int(self.among.seq[self.seed])
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it was computed."""
+        return 0 if self.among.age_ms is None else int(self.among.age_ms[self.seed])
 
 
 class Composer:
@@ -61,6 +86,7 @@ class Composer:
         self._signature = signature
         self._labels = signature.labels
         self._graph = graph
+        self._snapshot_id = graph.manifest.snapshot_id
         self._model_version = model_version
         gives: dict[str, object] = {
             "embedding": signature.embedding_dim,
@@ -81,19 +107,18 @@ class Composer:
         if options.threshold is not None and not self._labels:
             raise MalformedRequest("this model gives no labels, which a threshold could decide")
 
-    def rows(self, queries: Sequence[Query], places: Sequence[int], forward: Forwarded) -> list[Row]:
-        """One row per query, whose answers are at these places of a forward."""
-        output = forward.output
+    def rows(self, queries: Sequence[Query], places: Sequence[int], among: Answered) -> list[Row]:
+        """One row per query, whose answers are at these places among others."""
+        output = among.output
         outputs = np.concatenate([output.embedding, output.prediction], axis=1)
         finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
         predicted = self._predicted(queries, places, output.prediction)
-        about = self._about()
         rows: list[Row] = []
         for number, (query, place) in enumerate(zip(queries, places, strict=True)):
             if not finite[place]:
                 rows.append(NonFiniteOutput(query.node_id))
                 continue
-            at = Place(forward, place)
+            at = Place(among, place)
             returned = query.options.returned or self._default_returned
             row: dict[str, Any] = {"node_id": query.node_id}
             if "embedding" in returned:
@@ -101,9 +126,11 @@ class Composer:
             for name, fields in predicted.items():
                 if name in returned:
                     row |= fields[number]
-            if "neighbors" in returned:
-                row["neighbors"] = self._neighbors(forward.sampled.trees, place)
-            rows.append(row | about | {"sampled": at.sampled})
+            if "neighbors" in returned and among.sampled is not None:
+                row["neighbors"] = self._neighbors(among.sampled.trees, place)
+            row |= self._about(among.source, at.seq, at.age_ms)
+            row["sampled"] = at.sampled
+            rows.append(row)
         return rows
 
     def pair_row(
@@ -115,12 +142,15 @@ class Composer:
             row["score"] = score
         if "probability" in returned:
             row["probability"] = float(_sigmoid(np.float64(score)))
-        return row | self._about() | {"sampled": [place.sampled for place in places]}
+        source = max((place.among.source for place in places), key=_SOURCES.index)
+        seqs = [place.seq for place in places if place.seq is not None]
+        about = self._about(source, min(seqs, default=None), max(place.age_ms for place in places))
+        return row | about | {"sampled": [place.sampled for place in places]}
 
-    def _about(self) -> dict[str, Any]:
-        """What every answer says of the model and of the graph as it is now."""
-        graph = {"snapshot": self._graph.manifest.snapshot_id, "seq": self._graph.seq}
-        return {"source": "live", "model_version": self._model_version, "graph": graph, "age_ms": 0}
+    def _about(self, source: Source, seq: int | None, age_ms: int) -> dict[str, Any]:
+        """What every answer says of the model, and of the graph that it holds for."""
+        graph = {"snapshot": self._snapshot_id, "seq": self._graph.seq if seq is None else seq}
+        return {"source": source, "model_version": self._model_version, "graph": graph, "age_ms": age_ms}
 
     def _predicted(
         self, queries: Sequence[Query], places: Sequence[int], prediction: NDArray[np.float32]

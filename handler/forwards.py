@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from handler import metrics
-from handler.answers import Forwarded, Place
+from handler.answers import Answered, Place, Source
 from handler.errors import (
     InternalError,
     ModelError,
@@ -21,6 +21,7 @@ from handler.errors import (
 )
 from handler.graph.budget import Sampled
 from handler.graph.fanout import FanoutPlan
+from handler.graph.ids import NodeId
 from handler.inputs import ModelInputs
 from handler.model.exported import Model, ModelOutput
 from handler.model.memory import free_bytes, peak_bytes, release, translated
@@ -33,10 +34,18 @@ _HEADROOM = 1.25  # forwards differ in shape, and allocators round up
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that are sampled by one plan."""
+    """Queries that are answered in the same way.
+
+    Args:
+        has_time: whether each has an `as_of`.
+        source: what answers that are computed say they are.
+        max_staleness_ms: how old a stored answer may be; 0: no stored one will do; none: any that is proven.
+    """
 
     plan: FanoutPlan
     has_time: bool
+    source: Source = "live"
+    max_staleness_ms: float | None = 0.0
 
 
 @dataclass
@@ -46,6 +55,7 @@ class Seed:
     index: int
     as_of: float | None
     positions: list[int]
+    node_id: NodeId | None = None
 
 
 class Forwards:
@@ -61,12 +71,18 @@ class Forwards:
         self._counters = counters
         self._full_plan = FanoutPlan.of(model.signature.layer_fanouts)
 
-    def compute(self, seeds: Sequence[Seed], group: Group, places: list[Place | RequestError]) -> None:
+    def compute(
+        self, seeds: Sequence[Seed], group: Group, places: list[Place | RequestError]
+    ) -> list[tuple[Sequence[Seed], Answered]]:
         """Write where the answers for seeds are to `places`, by the positions of their queries.
 
         Forwards run over all seeds, as many at once as fit; of those that fail, over halves. So an error ends
         with the seed that it is about, and the others are answered.
+
+        Returns:
+            What was computed, and for which seeds.
         """
+        computed: list[tuple[Sequence[Seed], Answered]] = []
         waiting = [seeds]
         while waiting:
             part = waiting.pop()
@@ -81,7 +97,9 @@ class Forwards:
             waiting.append(part[sampled.trees.num_seeds :])
             part = part[: sampled.trees.num_seeds]
             try:
-                forward = Forwarded(sampled, self._run(sampled))
+                answered = Answered(
+                    self._run(sampled), np.diff(sampled.trees.ptr), sampled, source=group.source
+                )
             except OutOfMemory:
                 self._counters.add(metrics.OUT_OF_MEMORY, 1)
                 _log.warning("not enough memory for a forward over %d nodes", len(sampled.trees.node))
@@ -95,8 +113,11 @@ class Forwards:
                 _log.exception("a forward over %d seeds failed", len(part))
                 waiting += _halves(part)
             else:
-                _give_places(part, forward, places)
+                _give_places(part, answered, places)
+                computed.append((part, answered))
+                self._counters.add(metrics.NODES, sum(len(seed.positions) for seed in part), group.source)
                 self._count_sampled(sampled, [len(seed.positions) for seed in part])
+        return computed
 
     def check(self) -> None:
         """Run the model on one node, where a failure can still say what is wrong; `ModelError`."""
@@ -166,7 +187,6 @@ class Forwards:
         trees = sampled.trees
         asked = np.array(num_asked)
         neighbors = np.add.reduceat(trees.hop == 1, trees.ptr[:-1], dtype=np.int64)
-        self._counters.add(metrics.NODES, int(asked.sum()), "live")
         self._counters.add(metrics.NEIGHBORS, int(asked @ neighbors))
         self._counters.add(metrics.EDGES, int(asked @ (np.diff(trees.ptr) - 1)))
         if sampled.truncated:
@@ -191,9 +211,9 @@ def _give(seeds: Sequence[Seed], error: RequestError, places: list[Place | Reque
             places[position] = error
 
 
-def _give_places(seeds: Sequence[Seed], forward: Forwarded, places: list[Place | RequestError]) -> None:
+def _give_places(seeds: Sequence[Seed], answered: Answered, places: list[Place | RequestError]) -> None:
     """Answer all queries for the seeds of a forward by their places in it."""
     for number, seed in enumerate(seeds):
-        place = Place(forward, number)
+        place = Place(answered, number)
         for position in seed.positions:
             places[position] = place

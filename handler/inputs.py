@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from handler.errors import GraphInputError, ModelError
 from handler.graph.budget import BudgetedSampler, Sampled
 from handler.graph.fanout import FanoutPlan
+from handler.graph.fingerprints import fingerprints
 from handler.graph.layers import LayeredTrees, arrange_layers
 from handler.graph.readable import ReadableFeatures, ReadableGraph
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
@@ -58,7 +59,7 @@ class TreeInputs:
         """Bring trees into the order that the model's contract asks for."""
         if self._signature.contract == "plain":
             return Arranged(sampled)
-        return Arranged(sampled, arrange_layers(sampled.trees, self._signature.layer_fanouts))
+        return Arranged(sampled, arrange_layers(sampled.trees, sampled.plan.layer_fanouts))
 
     def gather(self, arranged: Arranged) -> ModelInput:
         """Read the data of nodes and edges: all that the model is called with."""
@@ -123,6 +124,7 @@ class ModelInputs(TreeInputs):
         except GraphInputError as error:
             raise ModelError(f"{graph.folder}: {error}") from None
         _check_edges(graph, signature, sampler)
+        self._graph = graph
         super().__init__(
             sampler, feature_rows(features, device, settings.max_resident_bytes), signature, device
         )
@@ -141,6 +143,22 @@ class ModelInputs(TreeInputs):
     ) -> Sampled:
         """Trees of as many of the first seeds as one forward may hold; see `BudgetedSampler.sample`."""
         return self.budget.sample(seeds, plan, as_of)
+
+    def fingerprints(self, sampled: Sampled, key: int) -> NDArray[np.uint64]:
+        """uint64 [num_seeds]: of all that the model would be given of each tree; see `fingerprints`.
+
+        Args:
+            key: of the model and the graph.
+        """
+        values = self._edge_values(sampled.trees)
+        return fingerprints(
+            sampled.trees,
+            key,
+            self._graph.feature_changes,
+            edge_weight=values.get("edge_weight"),
+            edge_attr=values.get("edge_attr"),
+            degree=self._degree(sampled),
+        )
 
 
 def _matching_features(graph: ReadableGraph, signature: Signature) -> ReadableFeatures:

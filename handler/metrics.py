@@ -34,10 +34,25 @@ class Metric:
 REQUESTS = Metric("hopserve_requests_total", "count", ("status",), "requests answered, by HTTP status")
 ERRORS = Metric("hopserve_errors_total", "count", ("code",), "requests and rows that ended in an error")
 NODES = Metric("hopserve_nodes_total", "count", ("source",), "nodes answered, by where the answer is from")
-NEIGHBORS = Metric(
-    "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes answered"
+STORED = Metric(
+    "hopserve_stored_total",
+    "count",
+    ("store", "outcome"),
+    "nodes looked for in the table or the cache: hit, aged (allowed to be of another time), stale or miss",
 )
-EDGES = Metric("hopserve_subgraph_edges_total", "count", (), "edges of the trees of the nodes answered")
+CACHE_FAILURES = Metric(
+    "hopserve_cache_failures_total",
+    "count",
+    ("reason",),
+    "accesses of the cache that failed or were left out",
+)
+COLD_START = Metric(
+    "hopserve_cold_start_total", "count", ("stage",), "new nodes answered, by the stage of the cold start"
+)
+NEIGHBORS = Metric(
+    "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes computed"
+)
+EDGES = Metric("hopserve_subgraph_edges_total", "count", (), "edges of the trees of the nodes computed")
 TRUNCATED = Metric(
     "hopserve_truncated_total", "count", (), "nodes answered from smaller samples, to stay within the budget"
 )
@@ -61,6 +76,9 @@ CATALOGUE = (
     REQUESTS,
     ERRORS,
     NODES,
+    STORED,
+    CACHE_FAILURES,
+    COLD_START,
     NEIGHBORS,
     EDGES,
     TRUNCATED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import numpy as np
 
 from handler import metrics
 from handler.answers import Composer, Place, Row
+from handler.cache.store import Store
 from handler.errors import (
     InternalError,
     MalformedRequest,
@@ -27,8 +29,10 @@ from handler.graph.live_graph import LiveGraph
 from handler.guests import Guest, waves, welcome
 from handler.inputs import ModelInputs
 from handler.model.exported import Model
+from handler.newcomers import Newcomers
 from handler.requests import PairReturned, Query
 from handler.settings import Settings
+from handler.stored import StoredAnswers
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class Pipeline:
 
     Args:
         model_version: as answers name it.
+        store: of answers; none: every answer is computed.
 
     Raises:
         ModelError: graph and model do not fit each other.
@@ -50,6 +55,7 @@ class Pipeline:
         settings: Settings,
         counters: metrics.Counters,
         model_version: str,
+        store: Store | None = None,
     ) -> None:
         signature = model.signature
         self.graph = graph
@@ -61,15 +67,23 @@ class Pipeline:
         if settings.max_bytes_per_forward:  # until it is measured what a node really takes
             self.forwards.lower(settings.max_bytes_per_forward // self._inputs.node_bytes)
         self._composer = Composer(signature, graph, model_version)
+        self._stored = (
+            None if store is None else StoredAnswers(store, graph, self._inputs, signature, counters)
+        )
+        self._newcomers = Newcomers(graph, self._inputs, signature, settings, store, counters)
+        self._max_staleness_ms = settings.max_staleness_ms
 
-    def rows(self, queries: Sequence[Query], pairs: Mapping[int, Sequence[PairReturned]]) -> dict[int, Row]:
+    def rows(
+        self, queries: Sequence[Query], pairs: Mapping[int, Sequence[PairReturned]], *, keep: bool = True
+    ) -> dict[int, Row]:
         """The rows that answer queries, by their positions.
 
         Args:
             pairs: where a query and the next one are the ends of a pair, and what its one row holds.
+            keep: whether what is computed is stored.
         """
         known = [position for position, query in enumerate(queries) if query.described is None]
-        places = self._compute(queries, known)
+        places = self._compute(queries, known, keep=keep)
         ends = {position + step for position in pairs for step in (0, 1)}
         with self._counters.timed("compose"):
             alone = {position: places[position] for position in known if position not in ends}
@@ -78,23 +92,42 @@ class Pipeline:
             rows |= self._described_rows(queries)
         return rows
 
-    def _compute(self, queries: Sequence[Query], positions: Sequence[int]) -> list[Place | RequestError]:
+    def _compute(
+        self, queries: Sequence[Query], positions: Sequence[int], *, keep: bool
+    ) -> list[Place | RequestError]:
         """Where the answers of the queries at these positions are; equal queries are computed once."""
         places = no_places(len(queries))
         groups: defaultdict[Group, dict[tuple[int, float | None], Seed]] = defaultdict(dict)
+        now = time.time()
         with self._counters.timed("look_up"):
             asked = [queries[position] for position in positions]
             for position, index in zip(positions, self._look_up(asked), strict=True):
                 try:
-                    as_of = queries[position].options.as_of
-                    group = Group(self._plan(queries[position], index), as_of is not None)
-                    seed = groups[group].setdefault((index, as_of), Seed(index, as_of, []))
-                    seed.positions.append(position)
+                    query = queries[position]
+                    group = self._group(query, index, now)
+                    as_of = query.options.as_of
+                    new = Seed(index, as_of, [], query.node_id)
+                    groups[group].setdefault((index, as_of), new).positions.append(position)
                 except RequestError as error:
                     places[position] = as_value(error)
         for group, seeds in groups.items():
-            self.forwards.compute(list(seeds.values()), group, places)
+            self._answer(list(seeds.values()), group, places, keep=keep)
         return places
+
+    def _answer(
+        self, seeds: Sequence[Seed], group: Group, places: list[Place | RequestError], *, keep: bool
+    ) -> None:
+        """Write where the answers for seeds are to `places`: from the store, or else computed."""
+        if group.source == "fallback":
+            self._newcomers.give_mean(seeds, places)
+        elif self._stored is None:
+            self.forwards.compute(seeds, group, places)
+        else:
+            seeds = self._stored.answer(seeds, group, places)
+            computed = self.forwards.compute(seeds, group, places)
+            if keep and computed:
+                with self._counters.timed("keep"):
+                    self._stored.keep(computed, group)
 
     def _look_up(self, queries: Sequence[Query]) -> list[int]:
         """The node index of each query; -1 without a node id, or one of another type than the graph's."""
@@ -124,6 +157,18 @@ class Pipeline:
             )
         self._composer.check(options)
         return self._full_plan.limited(options.num_hops, options.num_neighbors)
+
+    def _group(self, query: Query, index: int, now: float) -> Group:
+        """How a node is to be answered; raises what is wrong with the query."""
+        plan, options = self._plan(query, index), query.options
+        allowed = self._max_staleness_ms if options.max_staleness_ms is None else options.max_staleness_ms
+        if options.as_of is not None or plan is not self._full_plan or allowed == 0:
+            return Group(plan, options.as_of is not None)
+        if (group := self._newcomers.group(index, now)) is not None:
+            return group
+        if options.min_seq is not None or "neighbors" in (options.returned or ()):
+            allowed = None  # an older answer could not tell
+        return Group(plan, has_time=False, max_staleness_ms=allowed)
 
     def _described_rows(self, queries: Sequence[Query]) -> dict[int, Row]:
         """The rows of nodes that the graph does not have, which join it for as long as they are computed."""
@@ -159,17 +204,17 @@ class Pipeline:
     ) -> dict[int, Row]:
         """The rows of nodes, by the positions of their queries."""
         rows: dict[int, Row] = {}
-        by_forward: defaultdict[int, list[tuple[int, Place]]] = defaultdict(list)
+        by_answered: defaultdict[int, list[tuple[int, Place]]] = defaultdict(list)
         for position, place in places.items():
             if isinstance(place, RequestError):
                 rows[position] = place
             else:
-                by_forward[id(place.forward)].append((position, place))
-        for found in by_forward.values():
+                by_answered[id(place.among)].append((position, place))
+        for found in by_answered.values():
             composed = self._composer.rows(
                 [queries[position] for position, _ in found],
                 [place.seed for _, place in found],
-                found[0][1].forward,
+                found[0][1].among,
             )
             rows |= zip([position for position, _ in found], composed, strict=True)
         return rows

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from handler import metrics
 from handler.answers import Row, check_pairs
+from handler.cache.store import Store
 from handler.errors import MalformedRequest, ModelError, RequestError, as_value
 from handler.graph.follower import Follower
 from handler.graph.live_graph import LiveGraph
@@ -46,6 +47,7 @@ class Service:
     Args:
         source: of the graph.
         model_version: as answers and metrics name it.
+        store: of answers, closed with this; none: every answer is computed.
 
     Raises:
         ModelError: graph and model do not fit each other.
@@ -58,8 +60,10 @@ class Service:
         settings: Settings,
         counters: metrics.Counters,
         model_version: str,
+        store: Store | None = None,
     ) -> None:
         self._model = model
+        self._store = store
         self._settings = settings
         self._counters = counters
         self._model_version = model_version
@@ -106,27 +110,33 @@ class Service:
             )
             pipeline.forwards.lower(self._max_nodes)
             nodes = np.linspace(0, pipeline.graph.num_nodes - 1, num=max_batch_size).astype(np.int64)
-            queries = [Query(node_id, Options()) for node_id in pipeline.graph.ids.id_of(nodes)]
+            ids = pipeline.graph.ids.id_of(nodes)
+        queries = [Query(node_id, Options(max_staleness_ms=0)) for node_id in ids]
         scores: tuple[PairReturned, ...] = ("score",)
         sizes = {min(2**power, max_batch_size) for power in range(max_batch_size.bit_length() + 1)}
         for size in sorted(sizes):
             for _ in range(_WARM_UP_ROUNDS):
-                rows = list(self._rows(queries[:size], {}))
+                rows = list(self._rows(queries[:size], {}, keep=False))
                 if self._model.signature.link_score is not None:
                     ends = queries[: size - size % 2]
-                    rows += self._rows(ends, dict.fromkeys(range(0, len(ends), 2), scores))
+                    rows += self._rows(ends, dict.fromkeys(range(0, len(ends), 2), scores), keep=False)
                 failed = [row for row in rows if isinstance(row, RequestError)]
                 if failed:
                     raise ModelError(f"the model fails on this graph: {failed[0]}")
+        list(self._rows([Query(node_id, Options()) for node_id in ids], {}, keep=False))
         self._counters.drain()
 
     def close(self) -> None:
-        """Let go of the graph."""
+        """Let go of the graph, and of what is stored."""
         self._views.close()
+        if self._store is not None:
+            self._store.close()
 
     def _pipeline(self, graph: LiveGraph) -> Pipeline:
         """What answers from a graph, whenever there is another one."""
-        pipeline = Pipeline(graph, self._model, self._settings, self._counters, self._model_version)
+        pipeline = Pipeline(
+            graph, self._model, self._settings, self._counters, self._model_version, self._store
+        )
         if self._max_nodes is not None:
             pipeline.forwards.lower(self._max_nodes)
         return pipeline
@@ -172,12 +182,14 @@ class Service:
         # What was said, without the time that was filled in: a repeated request must be known again.
         return Submitted(change, msgspec.json.encode(described))
 
-    def _rows(self, queries: Sequence[Query], pairs: dict[int, Sequence[PairReturned]]) -> Iterator[Row]:
+    def _rows(
+        self, queries: Sequence[Query], pairs: dict[int, Sequence[PairReturned]], *, keep: bool = True
+    ) -> Iterator[Row]:
         """The rows that answer queries, in order: one for each node or pair."""
         wanted = max((query.options.min_seq or 0 for query in queries), default=0)
         try:
             with self._views.reading(wanted) as pipeline:
-                rows = pipeline.rows(queries, pairs)
+                rows = pipeline.rows(queries, pairs, keep=keep)
         except RequestError as error:  # the graph is known to be wrong: nobody is answered from it
             ends = {position + 1 for position in pairs}
             return iter([as_value(error)] * (len(queries) - len(ends)))

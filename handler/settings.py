@@ -10,7 +10,26 @@ import msgspec
 from handler.errors import SettingsError
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
+ColdMethod = Literal["features", "expanded", "mean", "normal"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ColdStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How nodes up to some age are answered.
+
+    Args:
+        until_h: hours since the node was added, in which this stage counts unless an earlier one does.
+        method: `features`: the model on the node without neighbors; `expanded`: with `factor` times as many
+            neighbors; `mean`: the mean of all precomputed answers; `normal`.
+        fallbacks: what is tried where the method has nothing to go by: no features, no more neighbors than
+            are sampled anyway, or no table. After the last of them comes `normal`.
+        factor: of `expanded`.
+    """
+
+    until_h: Annotated[float, msgspec.Meta(gt=0)]
+    method: ColdMethod
+    fallbacks: tuple[ColdMethod, ...] = ()
+    factor: Annotated[int, msgspec.Meta(ge=2, le=16)] = 2
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,6 +54,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_resident_bytes: features up to this size are kept on the GPU, by each worker for itself.
         warm_up: run the model over the batch sizes to come before the worker is ready.
         max_wait_ms: how long a batch waits for the mutation that a request asks for by `min_seq`.
+        embeddings: folder of precomputed tables and of the cache; none for `embeddings` in that of the graph.
+        cache: where answers are kept: `embedded` in that folder, for the workers of this host; the URL of a
+            Redis server, for several hosts; or `off`.
+        cache_bytes: the most that the embedded cache may take on the disk; what was not used for the longest
+            time goes first. A server has its own limit.
+        cache_timeout_ms: how long a batch waits for a server; then it goes on without.
+        cache_ttl_s: how long a server keeps an answer.
+        max_staleness_ms: how old a stored answer may be where a request does not say; none: it must be proven
+            to be what the model would say now.
+        cold_start: how new nodes are answered; none: as all others are.
     """
 
     graph: str
@@ -49,6 +78,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     over_budget: Literal["truncate", "refuse"] = "truncate"
     warm_up: bool = True
     max_wait_ms: Positive = 200
+    embeddings: str | None = None
+    cache: str = "embedded"
+    cache_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
+    cache_timeout_ms: Positive = 5
+    cache_ttl_s: Positive = 604_800
+    max_staleness_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    cold_start: tuple[ColdStage, ...] = ()
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

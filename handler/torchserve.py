@@ -25,6 +25,7 @@ from handler.change_service import ChangeService
 from handler.compacting import compact_regularly
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
 from handler.graph.follower import follow, open_source
+from handler.keeping import open_store
 from handler.metrics import CATALOGUE, Counters
 from handler.model.exported import ExportedModel
 from handler.requests import Response
@@ -102,7 +103,8 @@ class ModelHandler(_Handler):
         version = str(context.manifest["model"]["modelVersion"])
         counters = Counters()
         source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
-        service = Service(source, model, settings, counters, version)
+        store = open_store(settings, model.signature, context.model_name, version, counters)
+        service = Service(source, model, settings, counters, version, store)
         if settings.warm_up:
             service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(counters, context, version)

@@ -14,7 +14,7 @@ _OF_PARENT = np.uint64(0xE7037ED1A0B428DB)
 
 
 @compiled
-def fingerprint_trees(  # noqa: C901 - one pass over the trees
+def fingerprint_trees(
     key: np.uint64,
     node: NDArray[np.int64],
     hop: NDArray[np.int8],
@@ -30,8 +30,8 @@ def fingerprint_trees(  # noqa: C901 - one pass over the trees
 ) -> None:
     """Write the fingerprint of each tree; never 0, which stands for none.
 
-    It is a sum over the nodes of hashes of the node, its place, its parent's place, and what else the model is
-    given of it: so no hash waits for another. Floats come as their bits; what a model is not given is empty.
+    It is a sum over the nodes of hashes of the node, its place, its parent's place, and what else the model
+    is given of it: so no hash waits for another. Floats come as their bits; what it is not given is empty.
     """
     num_layers = len(degree)
     for tree in range(len(ptr) - 1):
@@ -59,4 +59,4 @@ def fingerprint_trees(  # noqa: C901 - one pass over the trees
                 value = mix64(value ^ np.uint64(degree[layer, place]))
             total += value
         total = mix64(total)
-        fingerprint[tree] = total if total else np.uint64(1)
+        fingerprint[tree] = total if total else np.uint64(1)  # noqa: FURB110 - Numba wants both of one type

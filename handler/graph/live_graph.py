@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,12 +33,16 @@ class LiveGraph:
     Args:
         snapshot: from which it starts.
         sampling: whose order the changes are kept in.
+        now: the time from which the ages of edges count, in seconds since 1970; none for the clock's.
 
     Raises:
         GraphInputError: the snapshot stores no such order.
     """
 
-    def __init__(self, snapshot: Snapshot, sampling: Sampling | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, sampling: Sampling | None = None, now: Callable[[], float] | None = None
+    ) -> None:
+        self._now = now
         self.snapshot = snapshot
         self.seq = snapshot.manifest.seq
         self.sampling = sampling or Sampling()
@@ -105,6 +109,7 @@ class LiveGraph:
             self.sampling if sampling is None else sampling,
             overlay=self.overlay,
             max_edge_age=self.manifest.rules.max_edge_age,
+            now=self._now,
         )
 
     def apply_record(self, record: Record) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from handler.errors import LogCorrupt, LogMoved, LogUnavailable
-from handler.log.environments import Environment, acquire, check_usable, release, translated
+from handler.log.databases import LogEnvironment
+from handler.log.environments import check_usable, release, translated
 from handler.log.facts import identify, put_tail, read_tail
 from handler.log.holds import Holds
 from handler.log.marks import pack_mark, unpack_mark
@@ -32,7 +33,7 @@ class LmdbLog:
 
     is_local: ClassVar[bool] = True
 
-    def __init__(self, environment: Environment, remember_s: int) -> None:
+    def __init__(self, environment: LogEnvironment, remember_s: int) -> None:
         self._environment = environment
         self._remember_s = remember_s
         self._holds = Holds(environment.folder / "readers")
@@ -60,7 +61,7 @@ class LmdbLog:
             LogUnavailable: the folder cannot be used.
             LogCorrupt: it holds another graph's log, or what is left of one.
         """
-        environment = acquire(folder, map_bytes, writable=writable)
+        environment = LogEnvironment.acquire(folder, map_bytes, writable=writable)
         log = cls(environment, remember_s)
         try:
             with log._usable():
@@ -138,13 +139,13 @@ class LmdbLog:
         if not self._closed:
             self._closed = True
             self._holds.release_all()
-            release(self._environment)
+            release(self._environment.shared)
 
     @contextmanager
-    def _usable(self) -> Iterator[Environment]:
+    def _usable(self) -> Iterator[LogEnvironment]:
         if self._closed:
             raise LogUnavailable(f"{self._where}: the log was closed")
-        check_usable(self._environment)
+        check_usable(self._environment.shared)
         with translated(self._environment.folder):
             yield self._environment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from lmdb import verify
 from handler.errors import LogCorrupt, LogUnavailable, in_one_line
 
 _NUM_READ_SLOTS = 1022
-_DATABASES = ("records", "marks", "mark_times", "facts")
 _CORRUPT = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -30,23 +29,17 @@ _CORRUPT = (
 
 @dataclass(frozen=True)
 class Environment:
-    """An open environment with the databases of a log.
+    """An open environment with its databases.
 
     Args:
         env: the environment itself.
-        records: sealed records by the number of their last mutation.
-        marks: requests by a hash of their id.
-        mark_times: the keys of `marks` behind the time at which they came.
-        facts: whose log this is, and where it ends.
+        databases: those that were asked for when it was opened, by name.
     """
 
     folder: Path
     env: Any
     writable: bool
-    records: Any
-    marks: Any
-    mark_times: Any
-    facts: Any
+    databases: Mapping[str, Any]
 
 
 class _Registry:
@@ -83,8 +76,26 @@ def translated(where: Path) -> Iterator[None]:
         raise LogUnavailable(f"{where}: {in_one_line(error)}{hint}") from None
 
 
-def acquire(folder: Path, map_bytes: int, *, writable: bool) -> Environment:
-    """Open the environment in a folder, or share it if this process has it open; `release` it after use."""
+def acquire(
+    folder: Path,
+    map_bytes: int,
+    *,
+    writable: bool,
+    databases: tuple[str, ...],
+    what: str,
+) -> Environment:
+    """Open the environment in a folder, or share it if this process has it open; `release` it after use.
+
+    Args:
+        map_bytes: the most that its file may take; 0 for what was said when it was last written.
+        writable: it is made if there is none.
+        databases: their names.
+        what: what they are together, for messages.
+
+    Raises:
+        LogUnavailable: the folder cannot be used, or this process uses it otherwise.
+        LogCorrupt: what is in it is no environment, or not a whole one.
+    """
     with translated(folder):
         if writable:
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +105,9 @@ def acquire(folder: Path, map_bytes: int, *, writable: bool) -> Environment:
         if shared is None:
             _refuse_after_fork(folder)
             with translated(folder):
-                shared = _open(folder, map_bytes, writable)
+                shared = _open(folder, map_bytes, writable, databases, what)
+        elif set(databases) != set(shared.databases):
+            raise LogUnavailable(f"{folder}: holds no {what}, but what this process uses otherwise")
         elif writable and not shared.writable:
             raise LogUnavailable(f"{folder}: this process has it open for reading only")
         _registry.opened[folder] = shared
@@ -123,16 +136,16 @@ def _refuse_after_fork(folder: Path) -> None:
     if any(inherited.folder == folder for inherited in _registry.inherited):
         raise LogUnavailable(
             f"{folder}: was open when this process was forked, and LMDB cannot be used across a fork:"
-            " start processes with spawn, or open the log in them alone"
+            " start processes with spawn, or open it in them alone"
         )
 
 
-def _open(folder: Path, map_bytes: int, writable: bool) -> Environment:
+def _open(folder: Path, map_bytes: int, writable: bool, databases: tuple[str, ...], what: str) -> Environment:
     _check_length(folder)
     env = lmdb.open(
         str(folder),
         map_size=map_bytes,
-        max_dbs=len(_DATABASES),
+        max_dbs=len(databases),
         max_readers=_NUM_READ_SLOTS,
         readonly=not writable,
         create=writable,
@@ -140,15 +153,15 @@ def _open(folder: Path, map_bytes: int, writable: bool) -> Environment:
     try:
         # Processes that were killed while they read.
         env.reader_check()
-        databases = {name: env.open_db(name.encode(), create=writable) for name in _DATABASES}
+        opened = {name: env.open_db(name.encode(), create=writable) for name in databases}
     except lmdb.NotFoundError:
         env.close()
-        raise LogUnavailable(f"{folder}: holds no log of mutations") from None
+        raise LogUnavailable(f"{folder}: holds no {what}") from None
     except BaseException:
         env.close()
         raise
     _sync_entry(folder)
-    return Environment(folder, env, writable, **databases)
+    return Environment(folder, env, writable, opened)
 
 
 def _check_length(folder: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import xxhash
 
 from handler.errors import LogCorrupt, LogUnavailable
-from handler.log.environments import Environment
+from handler.log.databases import LogEnvironment
 from handler.log.record import NO_TAG, Tail
 
 FORMAT_VERSION = 1
@@ -17,7 +17,7 @@ _IDENTITY, _TAIL = b"log", b"tail"
 _TAIL_FORM = struct.Struct(">Q8s")
 
 
-def identify(environment: Environment, graph_id: str) -> None:
+def identify(environment: LogEnvironment, graph_id: str) -> None:
     """Make a new environment a graph's log; one that is another graph's is `LogCorrupt`."""
     expected = msgspec.json.encode({"format_version": FORMAT_VERSION, "graph_id": graph_id})
     with environment.env.begin(db=environment.facts) as txn:
@@ -28,7 +28,7 @@ def identify(environment: Environment, graph_id: str) -> None:
         raise LogCorrupt(str(environment.folder), f"holds the log {_shown(found)}, not {_shown(expected)}")
 
 
-def read_tail(environment: Environment, txn: Any) -> Tail:
+def read_tail(environment: LogEnvironment, txn: Any) -> Tail:
     """Where the log ends."""
     value = txn.get(_TAIL, db=environment.facts)
     if value is None:
@@ -39,13 +39,13 @@ def read_tail(environment: Environment, txn: Any) -> Tail:
     return Tail(*_TAIL_FORM.unpack(packed))
 
 
-def put_tail(environment: Environment, txn: Any, tail: Tail) -> None:
+def put_tail(environment: LogEnvironment, txn: Any, tail: Tail) -> None:
     """Say where the log ends."""
     packed = _TAIL_FORM.pack(tail.seq, tail.tag)
     txn.put(_TAIL, packed + xxhash.xxh3_64_digest(packed), db=environment.facts)
 
 
-def _claim(environment: Environment, identity: bytes) -> Any:
+def _claim(environment: LogEnvironment, identity: bytes) -> Any:
     if not environment.writable:
         raise LogUnavailable(f"{environment.folder}: holds no log of mutations")
     with environment.env.begin(db=environment.facts, write=True) as txn:

@@ -278,7 +278,7 @@ def test_the_access_log_can_be_turned_on(
 
 
 def test_metrics_have_the_version_and_add_up(archive_of: Callable[..., Path], run_server: RunServer) -> None:
-    with run_server(archive_of("7.0")) as server:
+    with run_server(archive_of("7.0", settings={"cache": "off"})) as server:
         for node in range(20):
             server.ask({"node_id": node})
         server.ask({"node_ids": [1, 2, 9999]})

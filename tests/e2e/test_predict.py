@@ -26,8 +26,11 @@ def _close(found: Any, wanted: Any) -> bool:
     return bool(np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max())
 
 
+QUESTION = {"node_id": 42, "max_staleness_ms": 0}  # not what was stored before
+
+
 def test_the_quickstarts_question_is_answered(server: Server) -> None:
-    response = server.ask({"node_id": 42})
+    response = server.ask(QUESTION)
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
     answer = response.json()
@@ -117,15 +120,15 @@ def test_the_longest_list_can_be_sent(server: Server) -> None:
 
 
 def test_the_same_question_has_one_answer_alone_and_in_company(server: Server) -> None:
-    alone = server.ask({"node_id": 42}).json()
+    alone = server.ask(QUESTION).json()
     generator = random.Random(0)
-    requests = [{"node_id": generator.randrange(1797)} for _ in range(63 * 16)]
+    requests = [QUESTION | {"node_id": generator.randrange(1797)} for _ in range(63 * 16)]
     for place in range(0, len(requests), 16):
-        requests.insert(place, {"node_id": 42})
+        requests.insert(place, QUESTION)
     answers = send_all(server.url(), server.headers(), requests, connections=64)
-    repeated = send_all(server.url(), server.headers(), [{"node_id": 42}] * 1000, connections=64)
+    repeated = send_all(server.url(), server.headers(), [QUESTION] * 1000, connections=64)
     assert {answer.status for answer in answers + repeated} == {200}
-    found = [json.loads(a.body) for a in answers + repeated if a.request == {"node_id": 42}]
+    found = [json.loads(a.body) for a in answers + repeated if a.request == QUESTION]
     assert len(found) >= 1063
     for answer in found:
         assert _close(answer["embedding"], alone["embedding"])

@@ -74,8 +74,8 @@ def test_two_versions_run_their_own_handler_code(
     shutil.copytree(Path(handler.__file__).parent, package)
     answers = package / "answers.py"
     text = answers.read_text()
-    assert '"source": "live"' in text
-    answers.write_text(text.replace('"source": "live"', '"source": "fallback"'))
+    assert '"source": source' in text
+    answers.write_text(text.replace('"source": source', '"source": "fallback"'))
     other = archive_of("1.1", handler_package=package)
     with run_server(archive_of("1.0"), other) as server:
         sources = [

@@ -222,7 +222,7 @@ def test_counters_reach_torchserve(
     handler, context = Handler(), _context(example)
     handler.initialize(context)
     with caplog.at_level("INFO", logger="ts.metrics.caching_metric"):
-        _ask(handler, context, {"body": b'{"node_id": 7}'})
+        _ask(handler, context, {"body": b'{"node_id": 7, "max_staleness_ms": 0}'})
         deadline = time.monotonic() + 10
         while "hopserve_nodes_total" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.01)

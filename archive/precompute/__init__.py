@@ -1,0 +1,1 @@
+"""What a model says of all nodes of a graph, computed layer by layer before anybody asks."""

@@ -1,0 +1,238 @@
+"""Runs the work on a table: stage by stage, chunk by chunk, in one or several processes, and joins it."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archive.precompute.compute import ChunkComputer, Models, Task, device_for
+from archive.precompute.work import WorkFolder, WorkPlan
+from archive.reading import PackedModel
+from handler.cache.table import (
+    FORMAT_VERSION,
+    TableManifest,
+    table_folder,
+    versions_folder,
+    written_table,
+)
+from handler.cache.tags import tag_of
+from handler.errors import TableError
+from handler.graph.home import HeldSnapshot, open_held
+from handler.graph.npy import NpyWriter
+from handler.graph.progress import SILENT, Progress
+from handler.keeping import embeddings_folder
+
+_CHUNK_BYTES = 64 << 20
+_LEAST_CHUNK, _MOST_CHUNK = 256, 1 << 16
+_POLL_S = 1.0
+_JOINED_ROWS = 1 << 16
+_QUEUED_PER_PROCESS = 2
+
+
+@dataclass(frozen=True)
+class PrecomputePlan:
+    """How a table is computed.
+
+    Args:
+        num_processes: on this machine.
+        shard, num_shards: the range of nodes that this machine computes, of so many ranges.
+        chunk_nodes: nodes at once; none for as many as take about 64 MB.
+        restart: begin anew, whatever is done already.
+    """
+
+    num_processes: int = 1
+    shard: int = 0
+    num_shards: int = 1
+    chunk_nodes: int | None = None
+    restart: bool = False
+
+
+def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SILENT) -> Path | None:
+    """Compute the outputs of all nodes of the snapshot that counts, or this machine's share of them.
+
+    Returns:
+        The table; none where shards of other machines are missing.
+
+    Raises:
+        ModelError, SnapshotError: model or graph cannot be opened, or do not fit each other.
+        TableError: what is written cannot be.
+    """
+    with open_held(Path(model.settings.graph)) as held:
+        models = Models(model.folder, device_for(model.settings))
+        if not models.layers:
+            progress.say("the model has no layers of its own: whole trees are computed, which takes longer")
+        versions = versions_folder(embeddings_folder(model.settings), model.name, model.version)
+        work_plan = _work_plan(model, models, held, plan)
+        folder = versions / f".work-{work_plan.seq}"
+        work = WorkFolder.open(folder, work_plan, restart=plan.restart)
+        task = Task(
+            model.folder,
+            held.snapshot.folder,
+            model.settings,
+            work.folder,
+            work.plan,
+            max(1, len(os.sched_getaffinity(0)) // plan.num_processes),
+        )
+        with _computing(task, plan.num_processes) as compute:
+            for stage in range(1, work.plan.num_stages + 1):
+                if stage > 1:
+                    _wait_for_others(work, stage - 1, progress)
+                _run_stage(work, stage, plan.shard, compute, progress)
+        return _join(work, model, versions, progress)
+
+
+def _work_plan(model: PackedModel, models: Models, held: HeldSnapshot, plan: PrecomputePlan) -> WorkPlan:
+    snapshot, signature = held.snapshot, models.whole.signature
+    widest = max(signature.feature_dim, *models.widths)
+    row_bytes = 4 * widest * (1 + max(signature.layer_fanouts))
+    chunk = min(max(_CHUNK_BYTES // row_bytes, _LEAST_CHUNK), _MOST_CHUNK)
+    return WorkPlan(
+        tag=f"{tag_of(signature, Path(model.settings.graph)):016x}",
+        snapshot_id=snapshot.manifest.snapshot_id,
+        seq=snapshot.seq,
+        num_nodes=snapshot.num_nodes,
+        num_shards=plan.num_shards,
+        chunk_nodes=plan.chunk_nodes or chunk,
+        widths=models.widths if models.layers else models.widths[-1:],
+        begun=time.time(),
+    )
+
+
+Compute = Callable[[int, int, Sequence[tuple[int, int]]], Iterator[int]]
+
+
+@contextmanager
+def _computing(task: Task, num_processes: int) -> Iterator[Compute]:
+    """What computes chunks of a stage, in this process or in others; gives the nodes of each that is done."""
+    if num_processes == 1:
+        computer = ChunkComputer(task)
+        yield lambda stage, shard, chunks: (computer.run(stage, shard, chunk) for chunk in chunks)
+        return
+    with ProcessPoolExecutor(
+        num_processes, multiprocessing.get_context("spawn"), initializer=_start, initargs=(task,)
+    ) as pool:
+        try:
+            yield lambda stage, shard, chunks: _in_pool(pool, num_processes, stage, shard, chunks)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _in_pool(
+    pool: ProcessPoolExecutor, num_processes: int, stage: int, shard: int, chunks: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    waiting: set[Future[int]] = set()
+    for chunk in chunks:
+        waiting.add(pool.submit(_run_chunk, stage, shard, chunk))
+        if len(waiting) >= _QUEUED_PER_PROCESS * num_processes:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            yield from (each.result() for each in done)
+    for each in waiting:
+        yield each.result()
+
+
+_computer: ChunkComputer | None = None
+
+
+def _start(task: Task) -> None:
+    global _computer  # noqa: PLW0603 - one for each process of the pool
+    _computer = ChunkComputer(task)
+
+
+def _run_chunk(stage: int, shard: int, chunk: tuple[int, int]) -> int:
+    if _computer is None:
+        raise AssertionError("the pool starts its processes by `_start`")
+    return _computer.run(stage, shard, chunk)
+
+
+def _run_stage(work: WorkFolder, stage: int, shard: int, compute: Compute, progress: Progress) -> None:
+    chunks = work.missing(stage, shard)
+    first, last = work.plan.shard_range(shard)
+    left = sum(end - start for start, end in chunks)
+    with progress.bar(f"stage {stage} of {work.plan.num_stages}", last - first, "node") as advance:
+        advance(last - first - left)
+        for num_nodes in compute(stage, shard, chunks):
+            advance(num_nodes)
+
+
+def _unfinished_shards(work: WorkFolder, stage: int) -> list[int]:
+    return [shard for shard in range(work.plan.num_shards) if work.missing(stage, shard)]
+
+
+def _wait_for_others(work: WorkFolder, stage: int, progress: Progress) -> None:
+    """Wait until all shards of a stage are there: the next one reads them all."""
+    said: list[int] = []
+    while missing := _unfinished_shards(work, stage):
+        if missing != said:
+            listed = ", ".join(map(str, missing))
+            progress.say(f"waiting for stage {stage} of the shards {listed} in {work.folder}")
+            said = missing
+        time.sleep(_POLL_S)
+
+
+def _join(work: WorkFolder, model: PackedModel, versions: Path, progress: Progress) -> Path | None:
+    """Make the table if all shards are there; one process of any machine does so."""
+    plan, last = work.plan, work.plan.num_stages
+    target = table_folder(versions, plan.seq)
+    if missing := _unfinished_shards(work, last):
+        progress.say(f"the table is joined by who computes the last of the shards {missing}")
+        return None
+    with _sole_joiner(versions):
+        if not work.folder.exists():  # another one was first
+            return target
+        manifest = TableManifest(
+            format_version=FORMAT_VERSION,
+            model_name=model.name,
+            model_version=model.version,
+            tag=plan.tag,
+            snapshot_id=plan.snapshot_id,
+            seq=plan.seq,
+            computed=plan.begun,
+            num_nodes=plan.num_nodes,
+            dim=plan.widths[-1],
+        )
+        try:
+            with written_table(versions, manifest) as folder:
+                _copy(work, folder, progress)
+        except OSError as error:
+            raise TableError(target, f"cannot be written: {error.strerror}") from None
+        work.remove()
+    return target
+
+
+def _copy(work: WorkFolder, folder: Path, progress: Progress) -> None:
+    plan, last = work.plan, work.plan.num_stages
+    kinds: dict[str, tuple[str, Any, tuple[int, ...]]] = {
+        "output": ("state", np.float32, (plan.widths[-1],)),
+        "fingerprint": ("fingerprint", np.uint64, ()),
+        "sampled": ("sampled", np.int32, ()),
+    }
+    with progress.bar("joining", len(kinds) * plan.num_nodes, "row") as advance:
+        for name, (file, kind, shape) in kinds.items():
+            with NpyWriter(folder / f"{name}.npy", np.dtype(kind), shape) as writer:
+                for shard in range(plan.num_shards):
+                    rows = work.read(last, shard, file, np.dtype((kind, shape)) if shape else np.dtype(kind))
+                    for start in range(0, len(rows), _JOINED_ROWS):
+                        part = rows[start : start + _JOINED_ROWS]
+                        writer.append(part)
+                        advance(len(part))
+
+
+@contextmanager
+def _sole_joiner(versions: Path) -> Iterator[None]:
+    descriptor = os.open(versions / ".join", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What was computed before, and the proof that it still holds."""
