@@ -34,7 +34,7 @@ _ERRORS = (redis.RedisError, OSError, pybreaker.CircuitBreakerError)
 
 
 class RedisCache:
-    """A cache on a server that may be slow or away at any time; it is not waited for, and used when it is back.
+    """A cache on a server that may be slow or away at any time: then it is not waited for.
 
     What the cache promises is in `handler.cache.protocol`.
     """

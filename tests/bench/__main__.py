@@ -7,6 +7,7 @@ import click
 from tests.bench.formats import formats_command
 from tests.bench.live.command import live_command
 from tests.bench.pipeline import pipeline_command
+from tests.bench.precompute import precompute_command
 from tests.bench.sampler import sampler_command
 from tests.bench.serving import serving_command
 
@@ -19,6 +20,7 @@ def bench() -> None:
 bench.add_command(formats_command)
 bench.add_command(live_command)
 bench.add_command(pipeline_command)
+bench.add_command(precompute_command)
 bench.add_command(sampler_command)
 bench.add_command(serving_command)
 

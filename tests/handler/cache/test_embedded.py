@@ -236,7 +236,12 @@ def test_a_forked_process_has_misses_and_no_failure() -> None:
         from tests.handler.cache.samples import outputs_of
         failures = []
         cache = LmdbCache.open(
-            Path(tempfile.mkdtemp()), version="1.0", tag=1, dim=64, max_bytes=1 << 20, on_failure=failures.append
+            Path(tempfile.mkdtemp()),
+            version="1.0",
+            tag=1,
+            dim=64,
+            max_bytes=1 << 20,
+            on_failure=failures.append,
         )
         cache.put([1], outputs_of([1]))
         cache.flush()
