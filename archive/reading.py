@@ -64,10 +64,15 @@ def unpacked(store: Path, name: str, version: str | None, graph: Path | None = N
         yield PackedModel(name, version, folder, read_signature(folder), settings)
 
 
-def _find(store: Path, name: str, version: str | None) -> tuple[Path, str]:
+def packed_versions(store: Path, name: str) -> dict[str, Path]:
+    """The archives of a model in a store, by version."""
     there = {path.stem[len(name) + 1 :]: path for path in sorted(store.glob(f"{name}-*.mar"))}
     # Of `fraud` and `fraud-graph` only what follows like a version is one.
-    there = {found: path for found, path in there.items() if found[:1].isdigit()}
+    return {found: path for found, path in there.items() if found[:1].isdigit()}
+
+
+def _find(store: Path, name: str, version: str | None) -> tuple[Path, str]:
+    there = packed_versions(store, name)
     if version is None and len(there) == 1:
         ((version, path),) = there.items()
         return path, version

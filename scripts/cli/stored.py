@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from archive.reading import PackedModel, unpacked
+from archive.reading import PackedModel, packed_versions, unpacked
 from handler.cache.opening import open_store as open_cache_store
 from handler.cache.protocol import CacheStore
 from handler.errors import SettingsError, UnknownNode
@@ -29,13 +29,12 @@ from scripts.cli.options import ANY_PATH, show_json
 
 
 def _of_model(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--model`, `--model-version`, `--store` and `--graph`."""
+    """Add `--model`, `--store` and `--graph`."""
     for option in (
         click.option("--graph", type=ANY_PATH, help="Instead of the graph that the archive names."),
         click.option(
             "--store", type=ANY_PATH, default=Path("model_store"), show_default=True, help="Model store."
         ),
-        click.option("--model-version", help="Version.  [default: the only one in the store]"),
         click.option("--model", "name", default="graphsage", show_default=True, help="Model name."),
     ):
         function = option(function)
@@ -49,9 +48,10 @@ def cache() -> None:
 
 @cache.command("stats")
 @_of_model
-def stats_command(name: str, model_version: str | None, store: Path, graph: Path | None) -> None:
+@click.option("--version", help="Only what this version has put there.  [default: all]")
+def stats_command(name: str, store: Path, graph: Path | None, version: str | None) -> None:
     """Show what the cache of a model holds, by version."""
-    with unpacked(store, name, model_version, graph) as model, _cache_store(model) as kept:
+    with _any_version(store, name, graph) as model, _cache_store(model) as kept:
         show_json(
             [
                 {
@@ -62,19 +62,18 @@ def stats_command(name: str, model_version: str | None, store: Path, graph: Path
                     "newest": _shown(each.newest_us / 1e6),
                 }
                 for each in kept.stats()
+                if version in {None, each.version}
             ]
         )
 
 
 @cache.command("clear")
 @_of_model
-@click.option("--version", "cleared", help="Only what this version has put there.  [default: all]")
-def clear_command(
-    name: str, model_version: str | None, store: Path, graph: Path | None, cleared: str | None
-) -> None:
+@click.option("--version", help="Only what this version has put there.  [default: all]")
+def clear_command(name: str, store: Path, graph: Path | None, version: str | None) -> None:
     """Remove answers from the cache of a model; tables stay."""
-    with unpacked(store, name, model_version, graph) as model, _cache_store(model) as kept:
-        removed = kept.clear(cleared)
+    with _any_version(store, name, graph) as model, _cache_store(model) as kept:
+        removed = kept.clear(version)
     click.echo(f"{name}: {removed} answers removed")
 
 
@@ -86,6 +85,7 @@ def policy() -> None:
 @policy.command("explain")
 @click.argument("node")
 @_of_model
+@click.option("--model-version", help="Version.  [default: the only one in the store]")
 def explain_command(node: str, name: str, model_version: str | None, store: Path, graph: Path | None) -> None:
     """Tell from what a worker would answer NODE now, and why; nothing is computed or kept."""
     with unpacked(store, name, model_version, graph) as model:
@@ -133,6 +133,11 @@ def _found(graph: LiveGraph, node: str) -> tuple[NodeId, int]:
     if index < 0:
         raise UnknownNode(node_id)
     return node_id, index
+
+
+def _any_version(store: Path, name: str, graph: Path | None) -> AbstractContextManager[PackedModel]:
+    """A model by its latest archive: all its versions share a cache."""
+    return unpacked(store, name, next(reversed(packed_versions(store, name)), None), graph)
 
 
 @contextmanager
