@@ -302,7 +302,7 @@ def test_metrics_have_the_version_and_add_up(archive_of: Callable[..., Path], ru
             time.sleep(0.2)
         assert found == wanted
         stages = [line for line in lines if line.startswith("hopserve_stage_microseconds_total")]
-        assert len(stages) == 8
+        assert len(stages) == 11
 
 
 def test_a_server_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_the_three_forms_agree(server: Server) -> None:
 
 
 def test_an_answer_can_be_asked_by_version(server: Server) -> None:
-    assert server.ask({"node_id": 42}, version="1.0").json() == server.ask({"node_id": 42}).json()
+    assert server.ask(QUESTION, version="1.0").json() == server.ask(QUESTION).json()
     assert server.ask({"node_id": 42}, version="9.9").status_code == 404
 
 
@@ -193,7 +193,7 @@ def test_grpc_answers_like_rest(server: Server, grpc_stubs: tuple[Any, Any]) -> 
             metadata = (("protocol", "gRPC"), ("authorization", key))
             return json.loads(stub.Predictions(request, metadata=metadata, timeout=30).prediction)
 
-        assert ask(b'{"node_id": 42}') == server.ask({"node_id": 42}).json()
+        assert ask(json.dumps(QUESTION).encode()) == server.ask(QUESTION).json()
         # TorchServe has no place for a row's status in a gRPC answer: the error object is the answer.
         assert ask(b'{"node_id": 99999}')["error"]["code"] == "unknown_node"
         assert ask(b"junk")["error"]["code"] == "malformed"

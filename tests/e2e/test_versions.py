@@ -79,7 +79,8 @@ def test_two_versions_run_their_own_handler_code(
     other = archive_of("1.1", handler_package=package)
     with run_server(archive_of("1.0"), other) as server:
         sources = [
-            server.ask({"node_id": 42}, version=version).json()["source"] for version in ("1.0", "1.1")
+            server.ask({"node_id": 42, "max_staleness_ms": 0}, version=version).json()["source"]
+            for version in ("1.0", "1.1")
         ]
         assert sources == ["live", "fallback"]
 
