@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from archive.precompute.work import Block, WorkFolder, WorkPlan
-from handler.errors import OverBudget
+from handler.errors import ModelError, OverBudget, SettingsError, in_one_line
 from handler.graph.budget import Sampled
 from handler.graph.fanout import FanoutPlan
 from handler.graph.live_graph import LiveGraph
@@ -21,6 +21,7 @@ from handler.model.device import FeatureRows, feature_rows
 from handler.model.exported import ExportedModel, ModelOutput
 from handler.settings import Settings
 
+CHUNK_BYTES = 64 << 20
 _LAYERS = "layers"
 
 
@@ -83,19 +84,30 @@ class ChunkComputer:
         begun = task.plan.begun
         self._graph = LiveGraph(Snapshot.open(task.snapshot_folder), signature.sampling, lambda: begun)
         self._inputs = ModelInputs(self._graph, signature, task.settings, device)
+        self._inputs.budget.lower(CHUNK_BYTES // self._inputs.node_bytes)
         self._full_plan = FanoutPlan.of(signature.layer_fanouts)
         self._layer_inputs: tuple[int, TreeInputs] | None = None
 
     def run(self, stage: int, shard: int, chunk: tuple[int, int]) -> int:
-        """Compute a chunk and put it on the disk; how many nodes it has."""
+        """Compute a chunk and put it on the disk; how many nodes it has.
+
+        Raises:
+            ModelError: the model fails.
+            TableError: it cannot be written.
+        """
         seeds = np.arange(*chunk)
-        if not self._models.layers:
-            block = self._whole_trees(seeds)
-        else:
-            state = self._layer(stage, seeds)
-            block = Block(state) if stage < self._plan.num_stages else self._proven(state, seeds)
+        try:
+            block = self._block(stage, seeds)
+        except RuntimeError as error:
+            raise ModelError(f"the model fails on this graph: {in_one_line(error)}") from error
         self._work.write(stage, shard, chunk[0], block)
         return len(seeds)
+
+    def _block(self, stage: int, seeds: NDArray[np.int64]) -> Block:
+        if not self._models.layers:
+            return self._whole_trees(seeds)
+        state = self._layer(stage, seeds)
+        return Block(state) if stage < self._plan.num_stages else self._proven(state, seeds)
 
     def _layer(self, stage: int, seeds: NDArray[np.int64]) -> NDArray[np.float32]:
         model = self._models.layers[stage - 1]
@@ -146,8 +158,11 @@ class ChunkComputer:
 
 
 def device_for(settings: Settings) -> torch.device:
-    """The GPU if there is one and the settings let it be used."""
-    return torch.device("cuda" if torch.cuda.is_available() and settings.device != "cpu" else "cpu")
+    """The GPU if there is one and the settings let it be used; `SettingsError` if they need one."""
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise SettingsError("device is `cuda`, but PyTorch finds no GPU here")
+    return torch.device("cuda" if has_gpu and settings.device != "cpu" else "cpu")
 
 
 def _side_by_side(output: ModelOutput) -> NDArray[np.float32]:

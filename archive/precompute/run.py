@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from archive.precompute.compute import ChunkComputer, Models, Task, device_for
+from archive.precompute.compute import CHUNK_BYTES, ChunkComputer, Models, Task, device_for
+from archive.precompute.locks import locked
 from archive.precompute.work import WorkFolder, WorkPlan
 from archive.reading import PackedModel
 from handler.cache.table import (
@@ -26,13 +29,13 @@ from handler.cache.table import (
     written_table,
 )
 from handler.cache.tags import tag_of
-from handler.errors import TableError
+from handler.errors import HopserveError, ModelError, TableError
 from handler.graph.home import HeldSnapshot, open_held
 from handler.graph.npy import NpyWriter
 from handler.graph.progress import SILENT, Progress
+from handler.inputs import ModelInputs
 from handler.keeping import embeddings_folder
 
-_CHUNK_BYTES = 64 << 20
 _LEAST_CHUNK, _MOST_CHUNK = 256, 1 << 16
 _POLL_S = 1.0
 _JOINED_ROWS = 1 << 16
@@ -65,16 +68,16 @@ def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SI
 
     Raises:
         ModelError, SnapshotError: model or graph cannot be opened, or do not fit each other.
-        TableError: what is written cannot be.
+        TableError: what is written cannot be, or another process is at the same.
     """
-    with open_held(Path(model.settings.graph)) as held:
+    with open_held(Path(model.settings.graph)) as held, ExitStack() as locks:
+        ModelInputs(held.snapshot, model.signature, model.settings)  # says whether they fit each other
         models = Models(model.folder, device_for(model.settings))
         if not models.layers:
             progress.say("the model has no layers of its own: whole trees are computed, which takes longer")
         versions = versions_folder(embeddings_folder(model.settings), model.name, model.version)
         work_plan = _work_plan(model, models, held, plan)
-        folder = versions / f".work-{work_plan.seq}"
-        work = WorkFolder.open(folder, work_plan, restart=plan.restart)
+        work = _opened(versions, work_plan, plan, locks)
         task = Task(
             model.folder,
             held.snapshot.folder,
@@ -91,11 +94,24 @@ def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SI
         return _join(work, model, versions, progress)
 
 
+def _opened(versions: Path, work_plan: WorkPlan, plan: PrecomputePlan, locks: ExitStack) -> WorkFolder:
+    """The work, of which this process alone computes its shard until `locks` end."""
+    try:
+        versions.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TableError(versions, f"cannot be written: {error.strerror}") from None
+    with locked(versions / ".begin", wait=True):
+        folder = versions / f".work-{work_plan.seq}"
+        work = WorkFolder.open(folder, work_plan, restart=plan.restart)
+        locks.enter_context(locked(work.folder / f"shard-{plan.shard}.lock"))
+    return work
+
+
 def _work_plan(model: PackedModel, models: Models, held: HeldSnapshot, plan: PrecomputePlan) -> WorkPlan:
     snapshot, signature = held.snapshot, models.whole.signature
     widest = max(signature.feature_dim, *models.widths)
     row_bytes = 4 * widest * (1 + max(signature.layer_fanouts))
-    chunk = min(max(_CHUNK_BYTES // row_bytes, _LEAST_CHUNK), _MOST_CHUNK)
+    chunk = min(max(CHUNK_BYTES // row_bytes, _LEAST_CHUNK), _MOST_CHUNK)
     return WorkPlan(
         tag=f"{tag_of(signature, Path(model.settings.graph)):016x}",
         snapshot_id=snapshot.manifest.snapshot_id,
@@ -124,7 +140,7 @@ def _computing(task: Task, num_processes: int) -> Iterator[Compute]:
         try:
             yield lambda stage, shard, chunks: _in_pool(pool, num_processes, stage, shard, chunks)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # waits: processes that begin still read the model
             raise
 
 
@@ -132,13 +148,29 @@ def _in_pool(
     pool: ProcessPoolExecutor, num_processes: int, stage: int, shard: int, chunks: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
     waiting: set[Future[int]] = set()
-    for chunk in chunks:
-        waiting.add(pool.submit(_run_chunk, stage, shard, chunk))
-        if len(waiting) >= _QUEUED_PER_PROCESS * num_processes:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in done)
-    for each in waiting:
-        yield each.result()
+    try:
+        for chunk in chunks:
+            with _interrupts_held():  # the first submission starts the processes
+                waiting.add(pool.submit(_run_chunk, stage, shard, chunk))
+            if len(waiting) >= _QUEUED_PER_PROCESS * num_processes:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                yield from (each.result() for each in done)
+        for each in waiting:
+            yield each.result()
+    except BrokenProcessPool:
+        raise ModelError(
+            "a process that computed was killed, or could not begin: is there memory for so many?"
+        ) from None
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes that are started meanwhile never see Ctrl-C: this one stops them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _computer: ChunkComputer | None = None
@@ -146,27 +178,43 @@ _computer: ChunkComputer | None = None
 
 def _start(task: Task) -> None:
     global _computer  # noqa: PLW0603 - one for each process of the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _computer = ChunkComputer(task)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed can stop nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_chunk(stage: int, shard: int, chunk: tuple[int, int]) -> int:
     if _computer is None:
         raise AssertionError("the pool starts its processes by `_start`")
-    return _computer.run(stage, shard, chunk)
+    try:
+        return _computer.run(stage, shard, chunk)
+    except HopserveError as error:
+        # Errors that are built from values do not come through a pipe as what they are.
+        raise HopserveError(str(error)) from None
 
 
 def _run_stage(work: WorkFolder, stage: int, shard: int, compute: Compute, progress: Progress) -> None:
     chunks = work.missing(stage, shard)
     first, last = work.plan.shard_range(shard)
     left = sum(end - start for start, end in chunks)
+    if left:
+        work.reserve(stage, shard)
     with progress.bar(f"stage {stage} of {work.plan.num_stages}", last - first, "node") as advance:
         advance(last - first - left)
         for num_nodes in compute(stage, shard, chunks):
             advance(num_nodes)
+    work.finish(stage, shard)
 
 
 def _unfinished_shards(work: WorkFolder, stage: int) -> list[int]:
-    return [shard for shard in range(work.plan.num_shards) if work.missing(stage, shard)]
+    return [shard for shard in range(work.plan.num_shards) if not work.is_finished(stage, shard)]
 
 
 def _wait_for_others(work: WorkFolder, stage: int, progress: Progress) -> None:
@@ -184,10 +232,11 @@ def _join(work: WorkFolder, model: PackedModel, versions: Path, progress: Progre
     """Make the table if all shards are there; one process of any machine does so."""
     plan, last = work.plan, work.plan.num_stages
     target = table_folder(versions, plan.seq)
-    if missing := _unfinished_shards(work, last):
+    missing = _unfinished_shards(work, last)
+    if missing and work.folder.exists():  # else another one has joined them, and removed it
         progress.say(f"the table is joined by who computes the last of the shards {missing}")
         return None
-    with _sole_joiner(versions):
+    with locked(versions / ".join", wait=True):
         if not work.folder.exists():  # another one was first
             return target
         manifest = TableManifest(
@@ -226,13 +275,3 @@ def _copy(work: WorkFolder, folder: Path, progress: Progress) -> None:
                         part = rows[start : start + _JOINED_ROWS]
                         writer.append(part)
                         advance(len(part))
-
-
-@contextmanager
-def _sole_joiner(versions: Path) -> Iterator[None]:
-    descriptor = os.open(versions / ".join", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

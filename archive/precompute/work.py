@@ -1,19 +1,22 @@
 """The folder in which a table grows: states of nodes after each layer, and what of them is done.
 
     .work-SEQ/plan.json
+    .work-SEQ/shard-0.lock                 held by the process that computes the shard
     .work-SEQ/stage-1/shard-0.state        float32 [nodes of the shard, width], row after row
     .work-SEQ/stage-1/done-4096            nodes 4096 and following, a chunk, are on the disk
     .work-SEQ/stage-2/shard-0.fingerprint  of the last stage also uint64 and int32, one for each node
     .work-SEQ/stage-2/shard-0.sampled
 
 A chunk is marked when it is on the disk, so whoever goes on after a crash knows what there is. Shards are
-ranges of nodes: each file has one writer, and files of other machines can be copied in.
+ranges of nodes, whose files are called `shard-0.state.part` until all of their chunks are there: what is
+copied to another machine without `.part` is whole.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from archive.precompute.locks import locked
 from handler.errors import TableError
 from handler.graph.durable import replace_file, sync_folder
 from handler.graph.features import DenseFeatures
@@ -96,12 +100,16 @@ class WorkFolder:
     def open(cls, folder: Path, plan: WorkPlan, *, restart: bool = False) -> WorkFolder:
         """Go on with what is there if it is of this plan, but for when it was begun; else begin.
 
+        Only for who is the only process that opens work of this model version. What is left of work on older
+        snapshots goes.
+
         Raises:
             TableError: another plan with other shards is at work there, or the folder cannot be written.
         """
         try:
-            if restart and folder.exists():
-                shutil.rmtree(folder)
+            for old in folder.parent.glob(".work-*"):
+                if old != folder or restart:
+                    _clear(old)
             found = _read_plan(folder)
             if found is not None and msgspec.structs.replace(found, begun=plan.begun) == plan:
                 return cls(folder, found)
@@ -112,7 +120,7 @@ class WorkFolder:
                     " go on like that, or --restart",
                 )
             if folder.exists():
-                shutil.rmtree(folder)
+                _clear(folder)
             for stage in range(1, plan.num_stages + 1):
                 (folder / f"stage-{stage}").mkdir(parents=True)
             replace_file(folder / _PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
@@ -125,6 +133,34 @@ class WorkFolder:
         done = {path.name for path in self._stage(stage).glob("done-*")}
         return [chunk for chunk in self.plan.chunks(shard) if f"done-{chunk[0]}" not in done]
 
+    def is_finished(self, stage: int, shard: int) -> bool:
+        """Whether all of a shard is there, and may be read."""
+        return all(self._file(stage, shard, name).exists() for name in self._rows(stage))
+
+    def reserve(self, stage: int, shard: int) -> None:
+        """Take the room that a shard needs: a full disk is to be noticed now, and not after days.
+
+        Raises:
+            TableError: there is not so much.
+        """
+        first, last = self.plan.shard_range(shard)
+        try:
+            for name, row in self._rows(stage).items():
+                with _part(self._file(stage, shard, name)).open("ab") as file:
+                    os.posix_fallocate(file.fileno(), 0, max(1, (last - first) * row.itemsize))
+                    file.truncate((last - first) * row.itemsize)
+        except OSError as error:
+            raise TableError(self._stage(stage), f"cannot be written: {error.strerror}") from None
+
+    def finish(self, stage: int, shard: int) -> None:
+        """All chunks of a shard are there: from now on others may read it."""
+        for name in self._rows(stage):
+            path = self._file(stage, shard, name)
+            if not path.exists():
+                _part(path).touch()  # a shard without nodes has no chunks either
+                _part(path).rename(path)
+        sync_folder(self._stage(stage))
+
     def write(self, stage: int, shard: int, first: int, block: Block) -> None:
         """Put a chunk on the disk, and only then mark it.
 
@@ -136,7 +172,7 @@ class WorkFolder:
         try:
             for name, array in arrays.items():
                 if array is not None:
-                    _write_rows(self._file(stage, shard, name), np.ascontiguousarray(array), place)
+                    _write_rows(_part(self._file(stage, shard, name)), np.ascontiguousarray(array), place)
             (self._stage(stage) / f"done-{first}").touch()
             sync_folder(self._stage(stage))
         except OSError as error:
@@ -177,6 +213,13 @@ class WorkFolder:
 
     def _stage(self, stage: int) -> Path:
         return self.folder / f"stage-{stage}"
+
+    def _rows(self, stage: int) -> dict[str, np.dtype[Any]]:
+        """What one row of each file of a stage is, by the file's name."""
+        rows: dict[str, np.dtype[Any]] = {"state": np.dtype((np.float32, (self.plan.widths[stage - 1],)))}
+        if stage == self.plan.num_stages:
+            rows |= {"fingerprint": np.dtype(np.uint64), "sampled": np.dtype(np.int32)}
+        return rows
 
     def _file(self, stage: int, shard: int, name: str) -> Path:
         return self._stage(stage) / f"shard-{shard}.{name}"
@@ -221,6 +264,18 @@ def _write_rows(path: Path, rows: NDArray[Any], place: int) -> None:
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _clear(folder: Path) -> None:
+    """Remove work that no process is at."""
+    with ExitStack() as locks:
+        for lock in folder.glob("*.lock"):
+            locks.enter_context(locked(lock))
+        shutil.rmtree(folder)
 
 
 def _read_plan(folder: Path) -> WorkPlan | None:

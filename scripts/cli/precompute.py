@@ -8,7 +8,7 @@ import click
 
 from archive.precompute.run import PrecomputePlan, precompute
 from archive.reading import unpacked
-from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars
+from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, say
 
 
 class Shard(click.ParamType[tuple[int, int]]):
@@ -62,6 +62,10 @@ def precompute_command(
     """
     plan = PrecomputePlan(processes, *shard, chunk_nodes, restart)
     with unpacked(store, name, model_version, graph) as model:
-        table = precompute(model, plan, Bars())
+        try:
+            table = precompute(model, plan, Bars())
+        except KeyboardInterrupt:
+            say("stopped: the same command goes on from here")
+            raise
     if table is not None:
         click.echo(f"{table}: all nodes are precomputed for {model.name} {model.version}")

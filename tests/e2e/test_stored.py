@@ -50,9 +50,12 @@ def test_answers_are_shared_precomputed_proven_and_explained(tmp_path: Path) -> 
 
         seq = live.change({"add_edges": [{"source": 7, "target": 3, "time": 1.0}]})["last_seq"]
         assert {rows[0]["source"] for rows in live.every_worker([3], min_seq=seq)} <= {"live", "cache"}
-        changed, right = _rows(live, min_seq=seq), _rows(live, max_staleness_ms=0, min_seq=seq)
+        returned = {"return": ["embedding", "neighbors"], "min_seq": seq}
+        changed, right = _rows(live, **returned), _rows(live, max_staleness_ms=0, **returned)
         assert {row["source"] for row in right} == {"live"}
-        assert {row["node_id"] for row in changed if row["source"] != "precomputed"} == {3}
+        # The edge comes into 3, which is expanded in its own tree and where it is a neighbor.
+        stale = {row["node_id"] for row in right if row["node_id"] == 3 or 3 in [*row["neighbors"], []][0]}
+        assert {row["node_id"] for row in changed if row["source"] != "precomputed"} == stale
         for row, wanted in zip(changed, right, strict=True):
             assert close(row["embedding"], wanted["embedding"])
             assert row["graph"] == wanted["graph"]

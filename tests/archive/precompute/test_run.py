@@ -30,7 +30,7 @@ from archive.precompute.run import PrecomputePlan, precompute
 from archive.reading import PackedModel
 from handler.cache.table import Table
 from handler.cache.tags import tag_of
-from handler.errors import TableError
+from handler.errors import HopserveError, ModelError, TableError
 from handler.graph.fanout import FanoutPlan
 from handler.graph.home import write_home
 from handler.graph.live_graph import LiveGraph
@@ -126,6 +126,7 @@ def _by_shards(model: PackedModel, num_shards: int, chunk_nodes: int) -> Path | 
             for shard in range(num_shards):
                 for chunk in work.missing(stage, shard):
                     computers[0].run(stage, shard, chunk)
+                work.finish(stage, shard)
 
         patch.setattr(run, "_wait_for_others", by_others)
         computers: list[ChunkComputer] = []
@@ -260,3 +261,81 @@ def test_shards_may_be_computed_apart_and_copied_together(tmp_path: Path) -> Non
     for file in (tmp_path / "two" / "graph" / work).iterdir():
         shutil.copy(file, tmp_path / "one" / "graph" / work)
     check(precompute(model, PrecomputePlan(shard=0, num_shards=2), SILENT), model)
+
+
+def test_shards_that_begin_at_once_agree(tmp_path: Path) -> None:
+    model = packed(tmp_path, RING, RANDOM)
+    context = multiprocessing.get_context("spawn")
+    shards = [
+        context.Process(target=precompute, args=(model, PrecomputePlan(shard=number, num_shards=3)))
+        for number in range(3)
+    ]
+    for each in shards:
+        each.start()
+    for each in shards:
+        each.join()
+    assert [each.exitcode for each in shards] == [0, 0, 0]
+    check(tmp_path / "graph" / "embeddings" / "model" / "1.0" / "table-0", model)
+
+
+def test_work_that_a_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    model = packed(tmp_path, RING, RANDOM)
+    with pytest.MonkeyPatch.context() as patch:
+        original = ChunkComputer.run
+        refused = []
+
+        def crossed(self: ChunkComputer, *chunk: Any) -> int:
+            patch.setattr(ChunkComputer, "run", original)
+            for restart in (False, True):
+                with pytest.raises(TableError, match="another process is at work there") as error:
+                    precompute(model, PrecomputePlan(restart=restart))
+                refused.append(error)
+            return original(self, *chunk)
+
+        patch.setattr(ChunkComputer, "run", crossed)
+        check(precompute(model, PrecomputePlan()), model)
+    assert len(refused) == 2
+
+
+def test_work_on_older_snapshots_goes(tmp_path: Path) -> None:
+    model = packed(tmp_path, RING, RANDOM)
+    versions = tmp_path / "graph" / "embeddings" / "model" / "1.0"
+    (versions / ".work-7" / "stage-1").mkdir(parents=True)
+    check(precompute(model, PrecomputePlan()), model)
+    assert not (versions / ".work-7").exists()
+
+
+def test_rows_are_not_read_before_all_of_their_shard_are_there(tmp_path: Path) -> None:
+    model = packed(tmp_path, RING, exporting(random_model((3,))[0]))
+    assert precompute(model, PrecomputePlan(shard=0, num_shards=2, chunk_nodes=5)) is None
+    stage = tmp_path / "graph" / "embeddings" / "model" / "1.0" / ".work-0" / "stage-1"
+    for file in list(stage.glob("shard-0.*")):  # as a copy finds it that was made meanwhile
+        file.rename(f"{file}.part")
+    assert precompute(model, PrecomputePlan(shard=1, num_shards=2, chunk_nodes=5)) is None
+    check(precompute(model, PrecomputePlan(shard=0, num_shards=2, chunk_nodes=5)), model)
+
+
+def _fails(*_: Any) -> None:
+    raise RuntimeError("no such operator")
+
+
+def test_a_forward_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = packed(tmp_path, RING, RANDOM)
+    monkeypatch.setattr(ExportedModel, "run", _fails)
+    with pytest.raises(ModelError, match="the model fails on this graph: no such operator"):
+        precompute(model, PrecomputePlan())
+
+
+def test_errors_of_other_processes_arrive(tmp_path: Path) -> None:
+    model = packed(tmp_path, RING, RANDOM)
+    with pytest.MonkeyPatch.context() as patch:
+        original = run._run_stage
+
+        def sabotaged(work: Any, stage: int, *rest: Any) -> None:
+            shutil.rmtree(work.folder / f"stage-{stage}")  # a file system that went away
+            work.reserve = lambda *_: None
+            original(work, stage, *rest)
+
+        patch.setattr(run, "_run_stage", sabotaged)
+        with pytest.raises(HopserveError, match="cannot be written: No such file"):
+            precompute(model, PrecomputePlan(num_processes=2, chunk_nodes=7))
