@@ -78,7 +78,9 @@ def _find(store: Path, name: str, version: str | None) -> tuple[Path, str]:
         return path, version
     if version in there:
         return there[version], version
-    listed = ", ".join(there) or "none"
+    if not there:
+        raise ModelError(f"{store}: has no archive of a model {name}")
+    listed = ", ".join(there)
     if version is None:
         raise ModelError(f"{store}: say which version of {name} is meant; there are: {listed}")
     raise ModelError(f"{store}: has no {name}-{version}.mar; versions of {name} there: {listed}")

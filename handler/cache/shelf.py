@@ -26,7 +26,7 @@ _FILES = ("data.mdb", "lock.mdb")
 # Nothing is ever removed from a folder without it.
 _GATE = ".cache"
 _TIME_BYTES = 8
-_NUM_EVICTED_AT_ONCE = 64
+_MAX_EVICTED_AT_ONCE = 64
 _FILL = 0.75
 # A row that is written, and one that goes for it, change about ten pages, which must fit into what is free.
 _BYTES_PER_ROW = 1 << 18
@@ -129,7 +129,7 @@ class Shelf:
     def _evict_some(self, txn: Any) -> bool:
         cursor = txn.cursor(db=self._order)
         found = cursor.first()
-        for _ in range(_NUM_EVICTED_AT_ONCE):
+        for _ in range(min(_MAX_EVICTED_AT_ONCE, self._rows_at_once)):
             if not found:
                 return False
             key = cursor.key()[_TIME_BYTES:]
