@@ -42,7 +42,7 @@ def open_store(
         SnapshotError: there is no graph.
     """
     tag = tag_of(signature, Path(settings.graph))
-    dim = signature.embedding_dim + signature.prediction_dim
+    dim = signature.output_dim
     store = Store(
         tag,
         dim,

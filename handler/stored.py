@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from handler.answers import Answered, Place, Source
 from handler.cache.outputs import Outputs
 from handler.cache.protocol import OutputCache
 from handler.cache.store import Store
+from handler.cache.writing import now_us
 from handler.errors import RequestError
 from handler.forwards import Group, Seed
 from handler.graph.budget import Sampled
@@ -57,7 +57,6 @@ class StoredAnswers:
         self._counters = counters
         self._plan = FanoutPlan.of(signature.layer_fanouts)
         self._embedding_dim = signature.embedding_dim
-        self._dim = signature.embedding_dim + signature.prediction_dim
 
     def answer(
         self, seeds: Sequence[Seed], group: Group, places: list[Place | RequestError]
@@ -95,7 +94,7 @@ class StoredAnswers:
                 output,
                 self._inputs.fingerprints(sampled, self._store.tag),
                 np.full(len(seeds), self._graph.seq, dtype=np.int64),
-                np.full(len(seeds), _now_us(), dtype=np.int64),
+                np.full(len(seeds), now_us(), dtype=np.int64),
                 answered.num_nodes.astype(np.int32),
             )
             cache.put(_ids([seeds[place] for place in places.tolist()]), outputs.take(places))
@@ -117,7 +116,7 @@ class StoredAnswers:
             if row is None or not int(row.fingerprint[0]):
                 reasons.append(f"the {where} has no row for it")
                 continue
-            age_ms = (_now_us() - int(row.computed_us[0])) / 1000
+            age_ms = (now_us() - int(row.computed_us[0])) / 1000
             if max_staleness_ms is not None and age_ms <= max_staleness_ms:
                 return Verdict(source, f"its row in the {where} is {age_ms:.0f} ms old, which is allowed")
             if int(row.fingerprint[0]) == proof:
@@ -145,7 +144,7 @@ class StoredAnswers:
         self, seeds: Sequence[Seed], max_staleness_ms: float, places: list[Place | RequestError]
     ) -> Sequence[Seed]:
         """Answer what was computed so short a time ago, whatever became of the graph; returns the rest."""
-        oldest_us = _now_us() - int(max_staleness_ms * 1000)
+        oldest_us = now_us() - int(max_staleness_ms * 1000)
         kept = self._store.kept
         if kept is not None and seeds and kept.table.manifest.computed * 1e6 >= oldest_us:
             rows = kept.table.rows(_indices(seeds))
@@ -168,8 +167,7 @@ class StoredAnswers:
         source: Source,
         places: list[Place | RequestError],
     ) -> None:
-        age_ms = np.maximum(0, _now_us() - rows.computed_us) // 1000
-        answered = Answered(self._split(rows.output), rows.num_nodes, None, source, rows.seq, age_ms)
+        answered = Answered(self._split(rows.output), rows.num_nodes, None, source, rows.seq, _age_ms(rows))
         self._give(seeds, np.flatnonzero(young), answered, places, "aged")
 
     def _proven(self, seeds: Sequence[Seed], places: list[Place | RequestError]) -> Sequence[Seed]:
@@ -228,9 +226,8 @@ class StoredAnswers:
         source: Source,
         places: list[Place | RequestError],
     ) -> None:
-        age_ms = np.maximum(0, _now_us() - rows.computed_us) // 1000
         num_nodes = np.diff(sampled.trees.ptr)
-        answered = Answered(self._split(rows.output), num_nodes, sampled, source, None, age_ms)
+        answered = Answered(self._split(rows.output), num_nodes, sampled, source, None, _age_ms(rows))
         self._give(seeds, hits, answered, places, "hit")
 
     def _give(
@@ -277,5 +274,6 @@ def _ids(seeds: Sequence[Seed]) -> list[int | str]:
     return [seed.node_id for seed in seeds if seed.node_id is not None]
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
+def _age_ms(rows: Outputs) -> NDArray[np.int64]:
+    """int64 [num_rows]: how long ago each was computed."""
+    return np.maximum(0, now_us() - rows.computed_us) // 1000

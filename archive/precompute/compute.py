@@ -66,7 +66,7 @@ class Models:
         """Columns after each stage."""
         signature = self.whole.signature
         between = [layer.signature.embedding_dim for layer in self.layers[:-1]]
-        return (*between, signature.embedding_dim + signature.prediction_dim)
+        return (*between, signature.output_dim)
 
 
 class ChunkComputer:

@@ -79,17 +79,12 @@ class Table:
         """
         manifest = _read_manifest(folder)
         stamp = folder.stat().st_ino
-        shapes = {
-            "output": (np.float32, (manifest.num_nodes, manifest.dim)),
-            "fingerprint": (np.uint64, (manifest.num_nodes,)),
-            "sampled": (np.int32, (manifest.num_nodes,)),
-        }
+        shapes = _shapes(manifest)
         if set(manifest.arrays) != set(shapes):
             raise TableError(folder / MANIFEST_NAME, f"does not name the arrays {', '.join(shapes)}")
         try:
             arrays: dict[str, Any] = {
-                name: map_array(folder, name, np.dtype(dtype), shape)
-                for name, (dtype, shape) in shapes.items()
+                name: map_array(folder, name, dtype, shape) for name, (dtype, shape) in shapes.items()
             }
         except SnapshotError as error:
             raise TableError(error.path, str(error).partition(": ")[2]) from None
@@ -147,13 +142,9 @@ def written_table(versions: Path, manifest: TableManifest) -> Iterator[Path]:
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=versions))
     try:
         yield staging
-        shape = (manifest.num_nodes,)
         arrays = {
-            "output": describe_file(
-                array_path(staging, "output"), np.dtype(np.float32), (*shape, manifest.dim)
-            ),
-            "fingerprint": describe_file(array_path(staging, "fingerprint"), np.dtype(np.uint64), shape),
-            "sampled": describe_file(array_path(staging, "sampled"), np.dtype(np.int32), shape),
+            name: describe_file(array_path(staging, name), dtype, shape)
+            for name, (dtype, shape) in _shapes(manifest).items()
         }
         text = msgspec.json.format(
             msgspec.json.encode(msgspec.structs.replace(manifest, arrays=arrays)), indent=2
@@ -172,6 +163,15 @@ def written_table(versions: Path, manifest: TableManifest) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _shapes(manifest: TableManifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Dtype and shape of each array of a table."""
+    return {
+        "output": (np.dtype(np.float32), (manifest.num_nodes, manifest.dim)),
+        "fingerprint": (np.dtype(np.uint64), (manifest.num_nodes,)),
+        "sampled": (np.dtype(np.int32), (manifest.num_nodes,)),
+    }
 
 
 def _read_manifest(folder: Path) -> TableManifest:

@@ -100,6 +100,11 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Number of columns of `prediction`; 0 where it gives none."""
         return len(self.labels) or len(self.targets)
 
+    @property
+    def output_dim(self) -> int:
+        """Number of columns of embedding and prediction side by side."""
+        return self.embedding_dim + self.prediction_dim
+
     def argument_names(self) -> tuple[str, ...]:
         """What the model is called with, in order.
 
