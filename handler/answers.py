@@ -110,8 +110,7 @@ class Composer:
     def rows(self, queries: Sequence[Query], places: Sequence[int], among: Answered) -> list[Row]:
         """One row per query, whose answers are at these places among others."""
         output = among.output
-        outputs = np.concatenate([output.embedding, output.prediction], axis=1)
-        finite: list[bool] = np.isfinite(outputs).all(axis=1).tolist()
+        finite: list[bool] = np.all(np.isfinite(output.side_by_side), axis=1).tolist()
         predicted = self._predicted(queries, places, output.prediction)
         rows: list[Row] = []
         for number, (query, place) in enumerate(zip(queries, places, strict=True)):
@@ -119,7 +118,9 @@ class Composer:
                 rows.append(NonFiniteOutput(query.node_id))
                 continue
             at = Place(among, place)
-            returned = query.options.returned or self._default_returned
+            returned = query.options.returned or (
+                self._default_returned if query.options.top_k is None else ()
+            )
             row: dict[str, Any] = {"node_id": query.node_id}
             if "embedding" in returned:
                 row["embedding"] = at.embedding

@@ -3,6 +3,7 @@
 HopserveError
 ├── RequestError            a row's own fault or fate; carries `status` and `code` for its answer
 │   ├── MalformedRequest    400 malformed
+│   ├── NoIndex             400 no_index
 │   ├── UnknownNode         404 unknown_node
 │   ├── TooManyNodes        413 too_many_nodes
 │   ├── TooManyMutations    413 too_many_mutations
@@ -64,6 +65,19 @@ class MalformedRequest(RequestError):
 
     status = HTTPStatus.BAD_REQUEST
     code = "malformed"
+
+
+class NoIndex(RequestError):
+    """Similar nodes are asked for, and there is nothing to find them by."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "no_index"
+
+    def __init__(self, metric: str) -> None:
+        super().__init__(
+            f"this model version has no index of similar nodes by {metric}:"
+            f" `hopserve precompute --index {metric}` makes one"
+        )
 
 
 class UnknownNode(RequestError):

@@ -33,7 +33,12 @@ class Metric:
 
 REQUESTS = Metric("hopserve_requests_total", "count", ("status",), "requests answered, by HTTP status")
 ERRORS = Metric("hopserve_errors_total", "count", ("code",), "requests and rows that ended in an error")
-NODES = Metric("hopserve_nodes_total", "count", ("source",), "nodes answered, by where the answer is from")
+NODES = Metric(
+    "hopserve_nodes_total",
+    "count",
+    ("source",),
+    "nodes answered, by where the answer is from; also those that similar nodes are chosen from",
+)
 STORED = Metric(
     "hopserve_stored_total",
     "count",
@@ -48,6 +53,9 @@ CACHE_FAILURES = Metric(
 )
 COLD_START = Metric(
     "hopserve_cold_start_total", "count", ("stage",), "new nodes answered, by the stage of the cold start"
+)
+SIMILAR = Metric(
+    "hopserve_similar_total", "count", ("metric",), "nodes answered with nodes that are similar to them"
 )
 NEIGHBORS = Metric(
     "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes computed"
@@ -79,6 +87,7 @@ CATALOGUE = (
     STORED,
     CACHE_FAILURES,
     COLD_START,
+    SIMILAR,
     NEIGHBORS,
     EDGES,
     TRUNCATED,

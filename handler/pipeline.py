@@ -32,6 +32,7 @@ from handler.model.exported import Model
 from handler.newcomers import Newcomers
 from handler.requests import PairReturned, Query
 from handler.settings import Settings
+from handler.similar import SimilarNodes
 from handler.stored import StoredAnswers
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Pipeline:
             None if store is None else StoredAnswers(store, graph, self._inputs, signature, counters)
         )
         self._newcomers = Newcomers(graph, self._inputs, signature, settings, store, counters)
+        self._similar = SimilarNodes(graph, store, settings.similar_recent, counters)
         self._max_staleness_ms = settings.max_staleness_ms
 
     def rows(
@@ -89,7 +91,10 @@ class Pipeline:
             alone = {position: places[position] for position in known if position not in ends}
             rows = self._compose(queries, alone) | self._score(queries, places, pairs)
         if len(known) < len(queries):
-            rows |= self._described_rows(queries)
+            rows |= self._described_rows(queries, places)
+        self._similar.add(
+            queries, places, rows, lambda asked: self._compute(asked, range(len(asked)), keep=keep)
+        )
         return rows
 
     def _compute(
@@ -170,7 +175,7 @@ class Pipeline:
             allowed = None  # an older answer could not tell
         return Group(plan, has_time=False, max_staleness_ms=allowed)
 
-    def _described_rows(self, queries: Sequence[Query]) -> dict[int, Row]:
+    def _described_rows(self, queries: Sequence[Query], places: list[Place | RequestError]) -> dict[int, Row]:
         """The rows of nodes that the graph does not have, which join it for as long as they are computed."""
         rows: dict[int, Row] = {}
         guests = [
@@ -178,13 +183,16 @@ class Pipeline:
         ]
         for wave in waves(guests, self.graph):
             with ExitStack() as joined:
-                rows |= self._rows_of_wave(queries, wave, joined)
+                rows |= self._rows_of_wave(queries, wave, joined, places)
         return rows
 
     def _rows_of_wave(
-        self, queries: Sequence[Query], wave: Sequence[Guest], joined: ExitStack
+        self,
+        queries: Sequence[Query],
+        wave: Sequence[Guest],
+        joined: ExitStack,
+        places: list[Place | RequestError],
     ) -> Iterator[tuple[int, Row]]:
-        places = no_places(len(queries))
         groups: defaultdict[Group, list[Seed]] = defaultdict(list)
         for guest in wave:
             as_of = guest.query.options.as_of

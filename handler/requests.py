@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import orjson
 
+from handler.cache.similar import Metric
 from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, TooManyNodes
 
 Returned = Literal["embedding", "label", "probabilities", "values", "neighbors"]
@@ -19,6 +20,7 @@ _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 _FromZero = Annotated[int, msgspec.Meta(ge=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_TopK = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
@@ -46,12 +48,27 @@ class Options(
     """What may be said beside a node.
 
     Args:
-        returned: what the answer holds; the model's task decides when absent.
+        returned: what the answer holds; when absent, only the similar nodes where there are any asked for,
+            else the model's task decides.
         threshold: the least probability with which a label is given, instead of the model's own.
+        top_k: how many similar nodes to give; none: it is not asked for any.
+        metric: by which they are similar; none for the cosine.
     """
 
     returned: tuple[Returned, ...] | None = None
     threshold: _Probability | None = None
+    top_k: _TopK | None = None
+    metric: Metric | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k is None:
+            if self.metric is not None:
+                raise ValueError("`metric` goes with `top_k`: it says by what nodes are similar")
+        elif (self.num_hops, self.num_neighbors, self.as_of) != (None, None, None):
+            raise ValueError(
+                "`top_k` compares nodes as the model sees them:"
+                " it does not go with `num_hops`, `num_neighbors` and `as_of`"
+            )
 
 
 class NodeRequest(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -206,8 +223,16 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
 
     Raises:
         MalformedRequest: it is no JSON object of one of the forms.
-        TooManyNodes: it names more than `max_nodes` nodes; a pair names two.
+        TooManyNodes: it names more than `max_nodes` nodes; a pair names two, and similar nodes count too.
     """
+    request = _parsed(body, max_nodes)
+    num_nodes = sum(1 + (query.options.top_k or 0) for query in request.queries)
+    if num_nodes > max_nodes:
+        raise TooManyNodes(num_nodes, max_nodes)
+    return request
+
+
+def _parsed(body: bytes, max_nodes: int) -> Request:
     if not body:
         raise MalformedRequest('the request has no body; send a JSON object such as {"node_id": 42}')
     shape = _decode(_shape_decoder, body)

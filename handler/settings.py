@@ -64,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_staleness_ms: how old a stored answer may be where a request does not say; none: it must be proven
             to be what the model would say now.
         cold_start: how new nodes are answered; none: as all others are.
+        similar_recent: so many of the nodes that were touched last are looked at for each request for similar
+            nodes, whatever the index knows of them.
     """
 
     graph: str
@@ -85,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cache_ttl_s: Positive = 604_800
     max_staleness_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
     cold_start: tuple[ColdStage, ...] = ()
+    similar_recent: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 256
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -88,7 +88,7 @@ class StoredAnswers:
     def _put(self, cache: OutputCache, seeds: Sequence[Seed], answered: Answered) -> None:
         sampled = answered.sampled
         if sampled is not None and not sampled.truncated:
-            output = np.concatenate([answered.output.embedding, answered.output.prediction], axis=1)
+            output = answered.output.side_by_side
             places = np.flatnonzero(np.isfinite(output).all(axis=1))
             outputs = Outputs(
                 output,

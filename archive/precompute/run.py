@@ -19,10 +19,13 @@ import numpy as np
 
 from archive.precompute.compute import CHUNK_BYTES, ChunkComputer, Models, Task, device_for
 from archive.precompute.locks import locked
+from archive.precompute.similar import build_index, check_indexes
 from archive.precompute.work import WorkFolder, WorkPlan
 from archive.reading import PackedModel
+from handler.cache.similar import Metric, index_folder
 from handler.cache.table import (
     FORMAT_VERSION,
+    Table,
     TableManifest,
     table_folder,
     versions_folder,
@@ -51,6 +54,7 @@ class PrecomputePlan:
         shard, num_shards: the range of nodes that this machine computes, of so many ranges.
         chunk_nodes: nodes at once; none for as many as take about 64 MB.
         restart: begin anew, whatever is done already.
+        indexes: by which metrics similar nodes are to be found.
     """
 
     num_processes: int = 1
@@ -58,10 +62,13 @@ class PrecomputePlan:
     num_shards: int = 1
     chunk_nodes: int | None = None
     restart: bool = False
+    indexes: tuple[Metric, ...] = ()
 
 
 def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SILENT) -> Path | None:
     """Compute the outputs of all nodes of the snapshot that counts, or this machine's share of them.
+
+    A table that is there already is only given the indexes that it lacks.
 
     Returns:
         The table; none where shards of other machines are missing.
@@ -70,12 +77,38 @@ def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SI
         ModelError, SnapshotError: model or graph cannot be opened, or do not fit each other.
         TableError: what is written cannot be, or another process is at the same.
     """
-    with open_held(Path(model.settings.graph)) as held, ExitStack() as locks:
+    check_indexes(plan.indexes)
+    with open_held(Path(model.settings.graph)) as held:
+        table = None if plan.restart else _finished(model, held)
+        if table is None:
+            table = _computed(model, plan, held, progress)
+        else:
+            progress.say(f"{table} is of this snapshot and model; --restart computes it anew")
+    if table is not None:
+        _add_indexes(Table.open(table), plan.indexes, model.signature.embedding_dim, progress)
+    return table
+
+
+def _finished(model: PackedModel, held: HeldSnapshot) -> Path | None:
+    """The table that would be computed, if it is there."""
+    try:
+        table = Table.open(table_folder(_versions(model), held.snapshot.seq))
+    except TableError:
+        return None
+    tag = tag_of(model.signature, Path(model.settings.graph))
+    is_same = table.manifest.snapshot_id == held.snapshot.manifest.snapshot_id
+    return table.folder if is_same and int(table.manifest.tag, 16) == tag else None
+
+
+def _computed(
+    model: PackedModel, plan: PrecomputePlan, held: HeldSnapshot, progress: Progress
+) -> Path | None:
+    with ExitStack() as locks:
         ModelInputs(held.snapshot, model.signature, model.settings)  # says whether they fit each other
         models = Models(model.folder, device_for(model.settings))
         if not models.layers:
             progress.say("the model has no layers of its own: whole trees are computed, which takes longer")
-        versions = versions_folder(embeddings_folder(model.settings), model.name, model.version)
+        versions = _versions(model)
         work_plan = _work_plan(model, models, held, plan)
         work = _opened(versions, work_plan, plan, locks)
         task = Task(
@@ -92,6 +125,17 @@ def precompute(model: PackedModel, plan: PrecomputePlan, progress: Progress = SI
                     _wait_for_others(work, stage - 1, progress)
                 _run_stage(work, stage, plan.shard, compute, progress)
         return _join(work, model, versions, progress)
+
+
+def _versions(model: PackedModel) -> Path:
+    return versions_folder(embeddings_folder(model.settings), model.name, model.version)
+
+
+def _add_indexes(table: Table, metrics: Sequence[Metric], dim: int, progress: Progress) -> None:
+    for metric in metrics:
+        with locked(table.folder / f".similar-{metric}.lock", wait=True):
+            if not index_folder(table.folder, metric).exists():
+                build_index(table, metric, dim, progress)
 
 
 def _opened(versions: Path, work_plan: WorkPlan, plan: PrecomputePlan, locks: ExitStack) -> WorkFolder:

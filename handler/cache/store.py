@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from handler.cache.protocol import OutputCache
+from handler.cache.similar import METRICS, Metric, SimilarIndex, index_folder
 from handler.cache.table import Table, tables_in
 from handler.errors import TableError
 
@@ -25,10 +27,12 @@ class Kept:
 
     Args:
         mean: float32 [dim], of up to 65,536 usable rows all over it; none without any.
+        similar: the indexes of its rows that there are.
     """
 
     table: Table
     mean: NDArray[np.float32] | None
+    similar: Mapping[Metric, SimilarIndex] = field(default_factory=dict)
 
 
 class Store:
@@ -63,24 +67,41 @@ class Store:
         self._thread.start()
 
     def look(self) -> None:
-        """Take up the newest table, if it is another one; one that cannot be used is left, with a warning."""
+        """Take up the newest table, and its indexes; what cannot be used is left, with a warning."""
         for folder in tables_in(self._versions):
-            try:
-                stamp = folder.stat().st_ino
-            except FileNotFoundError:
-                continue
+            stamp = _stamp(folder)
             if self._kept is not None and self._kept.table.stamp == stamp:
-                return
-            if (folder, stamp) in self._refused:
+                break
+            if stamp is None or (folder, stamp) in self._refused:
                 continue
             try:
                 self._kept = self._opened(folder)
             except TableError as error:
-                self._refused.add((folder, stamp))
-                _log.warning("a table is not used: %s", error)
+                self._refuse(folder, stamp, error)
             else:
                 _log.info("answers come from the table %s", folder)
-                return
+                break
+        if self._kept is not None:
+            self._kept = self._with_indexes(self._kept)
+
+    def _with_indexes(self, kept: Kept) -> Kept:
+        found = dict(kept.similar)
+        for metric in METRICS:
+            folder = index_folder(kept.table.folder, metric)
+            stamp = _stamp(folder)
+            if metric in found or stamp is None or (folder, stamp) in self._refused:
+                continue
+            try:
+                found[metric] = SimilarIndex.open(kept.table.folder, metric)
+            except TableError as error:
+                self._refuse(folder, stamp, error)
+            else:
+                _log.info("similar nodes by %s are found in %s", metric, folder)
+        return kept if len(found) == len(kept.similar) else replace(kept, similar=found)
+
+    def _refuse(self, folder: Path, stamp: int, error: TableError) -> None:
+        self._refused.add((folder, stamp))
+        _log.warning("not used: %s", error)
 
     def close(self) -> None:
         """Stop looking, and close the cache."""
@@ -106,6 +127,14 @@ class Store:
                 self.look()
             except Exception:  # noqa: BLE001 - answers go on from what there is
                 _log.exception("looking for a newer table failed")
+
+
+def _stamp(folder: Path) -> int | None:
+    """Tells a folder from another one in its place; none without any."""
+    try:
+        return folder.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _mean(table: Table) -> NDArray[np.float32] | None:

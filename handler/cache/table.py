@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from handler.cache.outputs import Outputs
 from handler.errors import SnapshotError, TableError
-from handler.graph.durable import replace_file, sync_folder
+from handler.graph.durable import replace_file, replaced_folder
 from handler.graph.manifest import ArrayEntry, array_path, describe_file, file_checksum, spot_checksum
 from handler.graph.snapshot import map_array
 
@@ -139,8 +138,7 @@ def written_table(versions: Path, manifest: TableManifest) -> Iterator[Path]:
     """
     versions.mkdir(parents=True, exist_ok=True)
     target = table_folder(versions, manifest.seq)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=versions))
-    try:
+    with replaced_folder(target) as staging:
         yield staging
         arrays = {
             name: describe_file(array_path(staging, name), dtype, shape)
@@ -150,19 +148,10 @@ def written_table(versions: Path, manifest: TableManifest) -> Iterator[Path]:
             msgspec.json.encode(msgspec.structs.replace(manifest, arrays=arrays)), indent=2
         )
         replace_file(staging / MANIFEST_NAME, text + b"\n")
-        staging.chmod(0o755)
         old = tables_in(versions)
-        if target.exists():
-            hidden = target.with_name(f".{target.name}-removed-{staging.name[-8:]}")
-            target.rename(hidden)
-            shutil.rmtree(hidden)
-        staging.rename(target)
-        sync_folder(versions)
-        for folder in old:
-            if folder != target:
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    for folder in old:
+        if folder != target:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shapes(manifest: TableManifest) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from handler.graph.manifest import Manifest
 from handler.graph.mutations import Mutations, decode_mutations
 from handler.graph.overlay import Overlay
 from handler.graph.overlay_kernels import ADD, REMOVE
+from handler.graph.recent import RecentNodes
 from handler.graph.rows import both_ways
 from handler.graph.sampler import Sampler, sampled_order
 from handler.graph.sampling import Sampling
@@ -59,6 +60,8 @@ class LiveGraph:
             manifest.rules,
             adjacency.permutations.get(strategy),
         )
+        #: Those that the log has touched last.
+        self.recent = RecentNodes(both_ends=manifest.rules.undirected)
         #: When new nodes came, in seconds since 1970, in order.
         self.created: list[float] = []
 
@@ -131,11 +134,15 @@ class LiveGraph:
         self.apply(mutations, record.last_seq)
         self.seq = record.last_seq
 
-    def apply(self, mutations: Mutations, seq: int, hash_as: np.uint64 | None = None) -> None:
-        """Apply mutations that were checked when they were accepted.
+    def apply(self, mutations: Mutations, seq: int) -> None:
+        """Apply mutations that were checked when they were accepted; `seq` is the last of them."""
+        self._apply(mutations, seq)
+        self.recent.note(mutations)
+
+    def _apply(self, mutations: Mutations, seq: int, hash_as: np.uint64 | None = None) -> None:
+        """Apply mutations, of which a guest's leave no trace.
 
         Args:
-            seq: the last of them.
             hash_as: what the samples of new nodes are drawn by, instead of the hashes of their ids.
         """
         if mutations.node_ids:
@@ -159,7 +166,7 @@ class LiveGraph:
             is_anonymous: its id says nothing: its sample is that of every node without a name.
         """
         mark, num_created = self.overlay.mark(), len(self.created)
-        self.apply(mutations, self.seq + 1, _ANONYMOUS_HASH if is_anonymous else None)
+        self._apply(mutations, self.seq + 1, _ANONYMOUS_HASH if is_anonymous else None)
         try:
             yield
         finally:

@@ -45,6 +45,11 @@ class ModelOutput:
     embedding: NDArray[np.float32]
     prediction: NDArray[np.float32]
 
+    @property
+    def side_by_side(self) -> NDArray[np.float32]:
+        """float32 [num_seeds, output_dim], all that it says of each seed."""
+        return np.concatenate([self.embedding, self.prediction], axis=1)
+
 
 class Model(Protocol):
     """What a service asks."""

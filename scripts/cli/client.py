@@ -13,6 +13,7 @@ from gateway.upstream.process import load_failure, log_bytes
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
+from handler.cache.similar import METRICS
 from scripts.cli.options import say, show_json, with_drain_timeout, with_server
 
 _REASON_TIMEOUT_S = 3.0
@@ -37,6 +38,8 @@ _FAILED = 500
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), help="Least probability with which a label is given."
 )
+@click.option("--top-k", type=click.IntRange(1, 1000), help="So many of the nodes that are most similar.")
+@click.option("--metric", type=click.Choice(METRICS), help="By what nodes are similar.  [default: cosine]")
 @click.option("--pairs", is_flag=True, help="Score links: the ids are taken two by two, each from and to.")
 @click.option("--string-ids", is_flag=True, help="Send ids as strings even if they look like numbers.")
 @with_server
@@ -50,6 +53,8 @@ def predict_command(
     as_of: float | None,
     min_seq: int | None,
     threshold: float | None,
+    top_k: int | None,
+    metric: str | None,
     pairs: bool,
     string_ids: bool,
     properties: ServerProperties,
@@ -64,6 +69,8 @@ def predict_command(
         "as_of": as_of,
         "min_seq": min_seq,
         "threshold": threshold,
+        "top_k": top_k,
+        "metric": metric,
     }
     request: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     ids = [node_id if string_ids else _number_if_any(node_id) for node_id in node_ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -45,6 +46,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        # A further one would find Python without its handler, and end us with another status.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         click.echo("hopserve: interrupted", err=True)
         sys.exit(130)
     except HopserveError as error:

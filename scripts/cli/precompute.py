@@ -8,6 +8,7 @@ import click
 
 from archive.precompute.run import PrecomputePlan, precompute
 from archive.reading import unpacked
+from handler.cache.similar import METRICS, Metric
 from scripts.cli.options import ANY_PATH, EXISTING_FOLDER, Bars, say
 
 
@@ -44,6 +45,15 @@ class Shard(click.ParamType[tuple[int, int]]):
 )
 @click.option("--chunk-nodes", type=click.IntRange(min=1), help="Nodes at once.  [default: about 64 MB]")
 @click.option("--restart", is_flag=True, help="Begin anew, instead of going on where a run was ended.")
+@click.option(
+    "--index",
+    "indexes",
+    type=click.Choice([*METRICS, "none"]),
+    multiple=True,
+    default=("cosine",),
+    show_default=True,
+    help="By what similar nodes are to be found; may be given several times.",
+)
 def precompute_command(
     name: str,
     model_version: str | None,
@@ -53,14 +63,17 @@ def precompute_command(
     shard: tuple[int, int],
     chunk_nodes: int | None,
     restart: bool,
+    indexes: tuple[Metric, ...],
 ) -> None:
     """Compute the outputs of all nodes by the packed model NAME, and put them where workers find them.
 
     The nodes of the snapshot that counts are computed layer by layer, with the samples that are served.
     Mutations since that snapshot are not in it: `hopserve graph compact` first. What they touch is computed
-    when it is asked for. A run that was ended goes on where it was, by the same command.
+    when it is asked for. A run that was ended goes on where it was, by the same command. Where all is
+    computed already, only indexes that are missing are made.
     """
-    plan = PrecomputePlan(processes, *shard, chunk_nodes, restart)
+    metrics = tuple(metric for metric in METRICS if metric in indexes)
+    plan = PrecomputePlan(processes, *shard, chunk_nodes, restart, metrics)
     with unpacked(store, name, model_version, graph) as model:
         try:
             table = precompute(model, plan, Bars())

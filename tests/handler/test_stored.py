@@ -2,87 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handler import metrics
 from handler.cache.protocol import Found
-from handler.cache.store import Store
-from handler.graph.live_graph import LiveGraph
 from handler.graph.ordering import STRATEGIES, Ordering, Strategy
 from handler.graph.rules import EdgeRules
-from handler.graph.views import StaticViews
 from handler.graph.writer import BuildPlan
-from handler.service import Service
-from handler.settings import ColdStage, Settings
-from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data
-from tests.keeping import DictCache, write_table
+from handler.settings import ColdStage
+from tests.graphs import EdgeData, graphs_with_edge_data
+from tests.keeping import MODEL, TAG, Keeping, write_table
 from tests.live import Change, LiveEdge, SlowGraph, changes
 from tests.models import random_model
-from tests.served import RING, close, loaded
+from tests.served import close
 
-MODEL = random_model((3, 2))[0]
 WEIGHTED = random_model((3, 2), edge_inputs=("edge_weight", "edge_attr"), edge_dim=1)[0]
-TAG = 77
 rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
-
-
-class Keeping:
-    """A service with a store, over a graph that is changed directly."""
-
-    def __init__(
-        self,
-        folder: Path,
-        graph: SmallGraph = RING,
-        plan: BuildPlan | None = None,
-        config: Any = MODEL,
-        **options: Any,
-    ) -> None:
-        self.model = loaded(config)
-        self.snapshot = graph.to_snapshot(plan or BuildPlan())
-        self.graph = LiveGraph(self.snapshot, config.sampling)
-        self.cache = DictCache()
-        self.versions = folder / "1.0"
-        signature = self.model.signature
-        dim = signature.embedding_dim + signature.prediction_dim
-        self.store = Store(TAG, dim, self.versions, self.cache)
-        self.counters = metrics.Counters()
-        graph_settings = Settings(graph="", **options)
-
-        def source(sampling: Any, make: Callable[[LiveGraph], Any]) -> Any:
-            return StaticViews(self.graph, make)
-
-        self.service = Service(source, self.model, graph_settings, self.counters, "1.0", self.store)
-
-    def precompute(self, **options: Any) -> None:
-        write_table(self.versions, self.graph, self.model, TAG, **options)
-        self.store.look()
-
-    def apply(self, change: Change) -> None:
-        self.graph.apply(change.to_mutations(self.graph.num_nodes), self.graph.seq + 1)
-        self.graph.seq += 1
-
-    def ask(self, **request: object) -> dict[str, Any]:
-        (answer,) = self.service.answer([json.dumps(request).encode()])
-        assert answer.status == 200, answer.body
-        return dict(json.loads(answer.body))
-
-    def sources(self, **options: object) -> str:
-        """The first letter of each node's source."""
-        ids = self.graph.ids.id_of(np.arange(self.graph.num_nodes))
-        return "".join(row["source"][0] for row in self.ask(node_ids=ids, **options)["predictions"])
-
-    def counted(self, metric: metrics.Metric) -> dict[tuple[str, ...], float]:
-        return {labels: amount for (each, labels), amount in self.counters.drain().items() if each == metric}
 
 
 @pytest.fixture
