@@ -7,10 +7,11 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
@@ -126,16 +127,18 @@ def serving(
     home: Path,
     model: tuple[ModelConfig, GraphSAGE],
     num_workers: int = 2,
+    model_settings: Mapping[str, Any] = MappingProxyType({}),
+    others: Sequence[Path] = (),
     **graph_settings: Any,
 ) -> Iterator[LiveServer]:
-    """A server of a graph and a model, until the end of the block."""
+    """A server of a graph and a model, until the end of the block; of `others`, too, which are archives."""
     export(*model, folder / "export")
-    about_model = {"model_folder": folder / "export", "num_workers": num_workers}
+    about_model = {"model_folder": folder / "export", "num_workers": num_workers, "settings": model_settings}
     archives = [
         pack(PackPlan("graphsage", "1.0", graph_folder=home, **about_model), folder),  # type: ignore[arg-type]
         pack(GraphPlan(graph_folder=home, settings=graph_settings), folder),
     ]
-    with running(folder / "ts", *archives) as server:
+    with running(folder / "ts", *archives, *others) as server:
         yield LiveServer(server, GraphHome.read(home), folder / "export", num_workers)
 
 

@@ -52,7 +52,7 @@ class PrecomputePlan:
     Args:
         num_processes: on this machine.
         shard, num_shards: the range of nodes that this machine computes, of so many ranges.
-        chunk_nodes: nodes at once; none for as many as take about 64 MB.
+        chunk_nodes: nodes at once; none for as many as take about 128 MB.
         restart: begin anew, whatever is done already.
         indexes: by which metrics similar nodes are to be found.
     """

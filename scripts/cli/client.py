@@ -13,7 +13,6 @@ from gateway.upstream.process import load_failure, log_bytes
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
-from handler.cache.similar import METRICS
 from scripts.cli.options import say, show_json, with_drain_timeout, with_server
 
 _REASON_TIMEOUT_S = 3.0
@@ -39,7 +38,9 @@ _FAILED = 500
     "--threshold", type=click.FloatRange(0, 1), help="Least probability with which a label is given."
 )
 @click.option("--top-k", type=click.IntRange(1, 1000), help="So many of the nodes that are most similar.")
-@click.option("--metric", type=click.Choice(METRICS), help="By what nodes are similar.  [default: cosine]")
+@click.option(
+    "--metric", type=click.Choice(["cosine", "dot"]), help="By what they are similar.  [default: cosine]"
+)
 @click.option("--pairs", is_flag=True, help="Score links: the ids are taken two by two, each from and to.")
 @click.option("--string-ids", is_flag=True, help="Send ids as strings even if they look like numbers.")
 @with_server

@@ -43,7 +43,7 @@ class Shard(click.ParamType[tuple[int, int]]):
     help="Compute only this share of the nodes: 0/4 to 3/4 on four machines that share the graph's folder, or"
     " that copy the files of each stage to each other.",
 )
-@click.option("--chunk-nodes", type=click.IntRange(min=1), help="Nodes at once.  [default: about 64 MB]")
+@click.option("--chunk-nodes", type=click.IntRange(min=1), help="Nodes at once.  [default: about 128 MB]")
 @click.option("--restart", is_flag=True, help="Begin anew, instead of going on where a run was ended.")
 @click.option(
     "--index",

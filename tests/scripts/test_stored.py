@@ -18,21 +18,29 @@ from scripts.cli.main import hopserve
 from tests.conftest import Example
 
 
-@pytest.fixture
-def store(example: Example, tmp_path: Path) -> Path:
-    """A store with two versions of the example, over a graph of their own."""
-    shutil.copytree(example.graph, tmp_path / "graph")
+@pytest.fixture(scope="module")
+def packed(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of two versions of the example, and a graph of their own."""
+    folder = tmp_path_factory.mktemp("packed")
+    shutil.copytree(example.graph, folder / "graph")
     stages = [{"until_h": 24, "method": "features"}]
     for version in ("1.0", "1.1"):
         plan = PackPlan(
             "m",
             version,
             model_folder=example.export,
-            graph_folder=tmp_path / "graph",
+            graph_folder=folder / "graph",
             settings={"cold_start": stages},
         )
-        pack(plan, tmp_path / "store")
-    return tmp_path / "store"
+        pack(plan, folder / "store")
+    return folder
+
+
+@pytest.fixture
+def store(packed: Path) -> Path:
+    """The store, of which nothing is kept yet."""
+    shutil.rmtree(packed / "graph" / "embeddings", ignore_errors=True)
+    return packed / "store"
 
 
 def _run(*arguments: object) -> Result:

@@ -24,7 +24,7 @@ from torch_geometric.nn import GCN
 from archive.checkpoint import ModelConfig
 from archive.export.export import export_model
 from archive.export.plan import ExportPlan
-from archive.precompute import run
+from archive.precompute import compute, run
 from archive.precompute.compute import ChunkComputer
 from archive.precompute.run import PrecomputePlan, precompute
 from archive.reading import PackedModel
@@ -162,6 +162,14 @@ def test_edges_age_from_when_it_was_begun(tmp_path: Path) -> None:
     graph = EdgeData([0, 1, 2], [(0, 1), (1, 2), (2, 0)], [1.0] * 3, [now, now - 900, now])
     model = packed(tmp_path, graph, RANDOM, BuildPlan(rules=EdgeRules(max_edge_age=600)))
     assert check(precompute(model, PrecomputePlan()), model).sampled.tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize("layers", [True, False])
+def test_chunks_of_many_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: bool) -> None:
+    monkeypatch.setattr(compute, "_BATCH_BYTES", {"cpu": 1})
+    monkeypatch.setattr(compute, "_LEAST_BATCH", 3)
+    model = packed(tmp_path, RING, exporting(random_model((3, 2))[0], layers=layers))
+    check(precompute(model, PrecomputePlan(chunk_nodes=29)), model)
 
 
 def test_several_processes(tmp_path: Path) -> None:
