@@ -112,6 +112,7 @@ class Composer:
         output = among.output
         finite: list[bool] = np.all(np.isfinite(output.side_by_side), axis=1).tolist()
         predicted = self._predicted(queries, places, output.prediction)
+        now = self._about(among.source, None, 0)
         rows: list[Row] = []
         for number, (query, place) in enumerate(zip(queries, places, strict=True)):
             if not finite[place]:
@@ -129,7 +130,8 @@ class Composer:
                     row |= fields[number]
             if "neighbors" in returned and among.sampled is not None:
                 row["neighbors"] = self._neighbors(among.sampled.trees, place)
-            row |= self._about(among.source, at.seq, at.age_ms)
+            row |= now if among.seq is None else self._about(among.source, at.seq, at.age_ms)
+            row["age_ms"] = at.age_ms
             row["sampled"] = at.sampled
             rows.append(row)
         return rows

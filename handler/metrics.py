@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +135,23 @@ _TORCHSERVE_METRICS = {
 }
 
 
+class _Timed:
+    """A context manager that counts how long it was open; several are opened for each batch."""
+
+    __slots__ = ("_counters", "_stage", "_started_ns")
+
+    def __init__(self, counters: Counters, stage: str) -> None:
+        self._counters = counters
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        self._started_ns = time.perf_counter_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._counters.add(STAGE_TIME, (time.perf_counter_ns() - self._started_ns) / 1000, self._stage)
+
+
 class Counters:
     """Adds up a worker's metrics until they are drained; safe to use from several threads."""
 
@@ -151,17 +167,14 @@ class Counters:
     def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
         """Count the answers of a batch, each by its HTTP status and its code, which is `ok` or an error's."""
         self.add(BATCHES, 1)
-        for status, code in answers:
-            self.add(REQUESTS, 1, str(status))
+        for (status, code), count in Counter(answers).items():
+            self.add(REQUESTS, count, str(status))
             if code != "ok":
-                self.add(ERRORS, 1, code)
+                self.add(ERRORS, count, code)
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Count the time that a block takes."""
-        started_ns = time.perf_counter_ns()
-        yield
-        self.add(STAGE_TIME, (time.perf_counter_ns() - started_ns) / 1000, stage)
+    def timed(self, stage: str) -> _Timed:
+        """Count the time that a block takes, unless it raises."""
+        return _Timed(self, stage)
 
     def drain(self) -> dict[tuple[Metric, tuple[str, ...]], float]:
         """What was counted since the last call, by metric and label values."""

@@ -64,6 +64,7 @@ class Pipeline:
         self._counters = counters
         self._inputs = ModelInputs(graph, signature, settings, model.device)
         self._full_plan = FanoutPlan.of(signature.layer_fanouts)
+        self._proven = Group(self._full_plan, has_time=False, max_staleness_ms=None)
         self.forwards = Forwards(self._inputs, model, counters)
         if settings.max_bytes_per_forward:  # until it is measured what a node really takes
             self.forwards.lower(settings.max_bytes_per_forward // self._inputs.node_bytes)
@@ -104,19 +105,22 @@ class Pipeline:
         places = no_places(len(queries))
         groups: defaultdict[Group, dict[tuple[int, float | None], Seed]] = defaultdict(dict)
         now = time.time()
+        last: Group | None = None
         with self._counters.timed("look_up"):
             asked = [queries[position] for position in positions]
-            for position, index in zip(positions, self._look_up(asked), strict=True):
+            for position, query, index in zip(positions, asked, self._look_up(asked), strict=True):
                 try:
-                    query = queries[position]
                     group = self._group(query, index, now)
+                    if group is not last:  # most are the same one: hashing costs more than the rest
+                        last, seeds = group, groups[group]
                     as_of = query.options.as_of
-                    new = Seed(index, as_of, [], query.node_id)
-                    groups[group].setdefault((index, as_of), new).positions.append(position)
+                    if (seed := seeds.get((index, as_of))) is None:
+                        seed = seeds[index, as_of] = Seed(index, as_of, [], query.node_id)
+                    seed.positions.append(position)
                 except RequestError as error:
                     places[position] = as_value(error)
-        for group, seeds in groups.items():
-            self._answer(list(seeds.values()), group, places, keep=keep)
+        for group, of_group in groups.items():
+            self._answer(list(of_group.values()), group, places, keep=keep)
         return places
 
     def _answer(
@@ -173,7 +177,7 @@ class Pipeline:
             return group
         if options.min_seq is not None or "neighbors" in (options.returned or ()):
             allowed = None  # an older answer could not tell
-        return Group(plan, has_time=False, max_staleness_ms=allowed)
+        return self._proven if allowed is None else Group(plan, has_time=False, max_staleness_ms=allowed)
 
     def _described_rows(self, queries: Sequence[Query], places: list[Place | RequestError]) -> dict[int, Row]:
         """The rows of nodes that the graph does not have, which join it for as long as they are computed."""

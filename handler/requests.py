@@ -225,7 +225,12 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
         MalformedRequest: it is no JSON object of one of the forms.
         TooManyNodes: it names more than `max_nodes` nodes; a pair names two, and similar nodes count too.
     """
-    request = _parsed(body, max_nodes)
+    try:
+        # Most requests are for one node, and no request of another form is one of this.
+        node = _node_decoder.decode(body)
+        request = Request((Query(node.node_id, node),), is_single=True)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        request = _parsed(body, max_nodes)
     num_nodes = sum(1 + (query.options.top_k or 0) for query in request.queries)
     if num_nodes > max_nodes:
         raise TooManyNodes(num_nodes, max_nodes)

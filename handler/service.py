@@ -87,7 +87,7 @@ class Service:
                 else self._respond(request, [next(rows) for _ in request.rows])
                 for request in requests
             ]
-        self._counters.add_batch((response.status.value, response.code) for response in responses)
+        self._counters.add_batch((int(response.status), response.code) for response in responses)
         return responses
 
     def warm_up(self, max_batch_size: int, num_workers: int = 1) -> None:

@@ -214,7 +214,9 @@ class StoredAnswers:
             rows = _spread(found.outputs.take(np.flatnonzero(fresh)), at[fresh], len(seeds))
             self._give_proven(seeds, sampled, rows, at[fresh], "cache", places)
             self._count("cache", len(waiting) - len(at), len(at) - int(fresh.sum()))
-            waiting = np.setdiff1d(waiting, at[fresh])
+            left = np.ones(len(waiting), dtype=np.bool_)
+            left[found.place[fresh]] = False
+            waiting = waiting[left]
         return [seeds[place] for place in waiting.tolist()]
 
     def _give_proven(

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ import msgspec
 import torch
 from ts.context import Context
 from ts.metrics.metric_type_enum import MetricTypes
+from ts.protocol import otf_message_handler
 
 from handler import headers
 from handler.change_service import ChangeService
@@ -28,6 +30,7 @@ from handler.graph.follower import follow, open_source
 from handler.keeping import open_store
 from handler.metrics import CATALOGUE, Counters
 from handler.model.exported import ExportedModel
+from handler.reading import BufferedReads
 from handler.requests import Response
 from handler.service import Service
 from handler.settings import Settings, parse_graph_settings, parse_settings
@@ -38,7 +41,7 @@ _WORKER = str(os.getpid())
 _PROBED = Response(HTTPStatus.OK, "ok", b"{}")
 _JSON_TYPES = frozenset({"", "application/json", "text/json"})
 # Headers by which TorchServe marks requests for explanations and descriptions; any client can send them.
-_DIVERTING_HEADERS = frozenset({"describe", "explain"})
+_DIVERTING_HEADERS = ("describe", "explain")
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +67,7 @@ class _Handler:
         """
         try:
             self._service = self._load(context)
+            _read_ahead()
         except HopserveError as error:
             # TorchServe prints the traceback of whatever comes; the cause above it says nothing more.
             raise RuntimeError(_cannot_serve(context, str(error))) from None
@@ -76,9 +80,14 @@ class _Handler:
         if self._service is None:
             raise RuntimeError("hopserve: handle was called before initialize")
         responses = [_PROBED] * len(data)
-        asked = [position for position in range(len(data)) if not _is_probe(context, position)]
+        asked: list[int] = []
+        bodies: list[bytes | RequestError] = []
+        for position, row in enumerate(data):
+            sent = {name.lower(): value for name, value in context.get_all_request_header(position).items()}
+            if headers.PROBE not in sent:
+                asked.append(position)
+                bodies.append(_body(row, sent))
         if asked:
-            bodies = [_body(data[position], context.get_all_request_header(position)) for position in asked]
             for position, response in zip(asked, self._service.answer(bodies), strict=True):
                 responses[position] = response
         for position, response in enumerate(responses):
@@ -128,6 +137,12 @@ class GraphHandler(_Handler):
         return service
 
 
+def _read_ahead() -> None:
+    """From now on read TorchServe's messages in few system calls: it is the last that it was told to load."""
+    if hasattr(otf_message_handler, "_retrieve_buffer"):  # by which it reads everything
+        otf_message_handler._retrieve_buffer = BufferedReads()
+
+
 def _settle() -> None:
     """What lives now lives until the end: the collector need not look at it again."""
     gc.collect()
@@ -166,21 +181,21 @@ def _num_workers(config: Mapping[str, Any]) -> int:
     return max(1, int(config.get("maxWorkers") or config.get("minWorkers") or 1))
 
 
-def _is_probe(context: Context, position: int) -> bool:
-    return any(name.lower() == headers.PROBE for name in context.get_all_request_header(position))
+def _body(row: Mapping[str, Any], sent: Mapping[str, Any]) -> bytes | RequestError:
+    """The request's JSON, which REST puts under `body` and gRPC under a name of the client's choice.
 
-
-def _body(row: Mapping[str, Any], request_headers: Mapping[str, Any]) -> bytes | RequestError:
-    """The request's JSON, which REST puts under `body` and gRPC under a name of the client's choice."""
-    for header, value in request_headers.items():
-        name = header.lower()
-        if name in _DIVERTING_HEADERS and value == "True":
+    Args:
+        sent: headers, by names in lower case.
+    """
+    for name in _DIVERTING_HEADERS:
+        if sent.get(name) == "True":
             return MalformedRequest(f"this model does not {name}: it only predicts")
-        # TorchServe takes forms apart, so that nothing of the body may be left in the row.
-        if name == "content-type" and not _is_json(str(value)):
-            return MalformedRequest(
-                f"the content type is {value!r:.80}: send JSON, as Content-Type application/json"
-            )
+    # TorchServe takes forms apart, so that nothing of the body may be left in the row.
+    media_type = sent.get("content-type", "")
+    if not _is_json(str(media_type)):
+        return MalformedRequest(
+            f"the content type is {media_type!r:.80}: send JSON, as Content-Type application/json"
+        )
     if len(row) > 1:
         return MalformedRequest("query parameters or several parts came: send the JSON alone, as the body")
     value = next(iter(row.values()), b"")
@@ -193,6 +208,7 @@ def _body(row: Mapping[str, Any], request_headers: Mapping[str, Any]) -> bytes |
         return MalformedRequest(f"the request cannot be read: {error}")
 
 
+@lru_cache
 def _is_json(media_type: str) -> bool:
     kind = media_type.partition(";")[0].strip().lower()
     return kind in _JSON_TYPES or kind.endswith("+json")

@@ -75,15 +75,22 @@ class Values:
     def unpack(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Unpacked:
         """What the values under these keys say; None is a value that is not there."""
         size = self._row.itemsize
-        pairs = list(zip(keys, values, strict=True))
-        places = [at for at, value in enumerate(values) if value is not None and len(value) == size]
-        # Of another length: of another model, or damaged.
-        others = [(key, value) for key, value in pairs if value is not None and len(value) != size]
-        sized = [(keys[at], values[at] or b"") for at in places]
-        rows = np.frombuffer(b"".join([value for _, value in sized]), self._row)
-        checksums = np.array([_checksum(key, value) for key, value in sized], np.uint64)
-        intact = rows["checksum"] == checksums
-        num_corrupt = int((~intact).sum()) + sum(not _is_intact(key, value) for key, value in others)
+        places: list[int] = []
+        sized: list[bytes] = []
+        checksums: list[int] = []
+        num_corrupt = 0
+        for at, value in enumerate(values):
+            if value is None:
+                continue
+            if len(value) == size:
+                places.append(at)
+                sized.append(value)
+                checksums.append(_checksum(keys[at], value))
+            elif not _is_intact(keys[at], value):  # else it is of another model
+                num_corrupt += 1
+        rows = np.frombuffer(b"".join(sized), self._row)
+        intact = rows["checksum"] == np.array(checksums, np.uint64)
+        num_corrupt += int((~intact).sum())
         own = (rows["magic"] == _MAGIC) & (rows["dim"] == self._dim) & (rows["tag"] == self._tag)
         right = np.flatnonzero(intact & own)
         return Unpacked(Found(np.array(places, np.int64)[right], _outputs(rows, right)), num_corrupt)

@@ -25,17 +25,26 @@ from tests.load import Answered, send_all
 from tests.servers import Server, running
 
 _NUM_NODES = 1797
+_NOOP = "no-op"
 # How the example is asked: for all that it says, and for the label alone.
 _ASKED: dict[str, dict[str, Any]] = {
     "live": {"max_staleness_ms": 0},
     "stored": {},
     "stored, label": {"return": ["label"]},
 }
+_WARM_UP_S = 5.0
 _PUBLISHED_S = 2  # workers hand their counters over once a second
 
 
 @click.command("serving")
-@click.option("--seconds", type=click.FloatRange(min=1), default=60, show_default=True, help="For each row.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=20, show_default=True, help="At a time.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often each is asked, in turns: a machine that others use has better and worse times.",
+)
 @click.option(
     "--connections",
     type=click.IntRange(min=1),
@@ -44,13 +53,13 @@ _PUBLISHED_S = 2  # workers hand their counters over once a second
     show_default=True,
     help="Connections kept open; may be given several times.",
 )
-def serving_command(seconds: float, connections: tuple[int, ...]) -> None:
+def serving_command(seconds: float, rounds: int, connections: tuple[int, ...]) -> None:
     """Requests of one node each, over connections that are kept open.
 
     Live answers are computed, stored ones are proven to hold and come from the cache.
 
-    Early is the slowest of the first 20 answers, over the median; batch is the mean number of requests that
-    a worker answers at once.
+    Of the no-op handler: the median of the rounds, and the lowest and highest. Early is the slowest of the
+    first 20 answers, over the median; batch is the mean number of requests that a worker answers at once.
     """
     with TemporaryDirectory() as folder:
         archive, _, _ = make_example(Path(folder))
@@ -61,14 +70,28 @@ def serving_command(seconds: float, connections: tuple[int, ...]) -> None:
         click.echo("|---|---|---|---|---|---|---|---|---|")
         with running(Path(folder, "ts"), archive, noop) as server:
             server.ask({"node_ids": list(range(_NUM_NODES))})  # so that all are in the cache
+            _round(server, max(connections), _WARM_UP_S)  # Java compiles what it runs often
             for count in connections:
-                bare = _measure(server, "noop", count, seconds, {})
-                click.echo(_row("no-op", count, bare, bare, seconds))
-                for name, options in _ASKED.items():
-                    before = _Counted.now(server)
-                    ours = _measure(server, "graphsage", count, seconds, options)
-                    batch = _Counted.now(server).mean_batch_since(before)
-                    click.echo(_row(name, count, ours, bare, seconds, batch))
+                measured = [_round(server, count, seconds) for _ in range(rounds)]
+                for name in measured[0]:
+                    click.echo(_row(name, count, seconds, measured))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What one handler was measured to do in one round."""
+
+    answers: list[Answered]
+    mean_batch: float | None = None
+
+
+def _round(server: Server, connections: int, seconds: float) -> dict[str, _Measured]:
+    measured = {_NOOP: _Measured(_measure(server, "noop", connections, seconds, {}))}
+    for name, options in _ASKED.items():
+        before = _Counted.now(server)
+        answers = _measure(server, "graphsage", connections, seconds, options)
+        measured[name] = _Measured(answers, _Counted.now(server).mean_batch_since(before))
+    return measured
 
 
 @dataclass(frozen=True)
@@ -106,21 +129,18 @@ def _until(deadline: float, options: dict[str, Any]) -> Iterator[dict[str, Any]]
         yield {"node_id": generator.randrange(_NUM_NODES)} | options
 
 
-def _row(
-    name: str,
-    connections: int,
-    answers: list[Answered],
-    bare: list[Answered],
-    seconds: float,
-    batch: float | None = None,
-) -> str:
+def _row(name: str, connections: int, seconds: float, rounds: list[dict[str, _Measured]]) -> str:
+    answers = [each for measured in rounds for each in measured[name].answers]
+    ratios = [len(measured[name].answers) / len(measured[_NOOP].answers) for measured in rounds]
     taken_ms = np.array([answer.seconds for answer in answers]) * 1000
     p50, p99 = np.quantile(taken_ms, [0.5, 0.99])
     statuses = dict(Counter(answer.status for answer in answers))
+    batches = [each for measured in rounds if (each := measured[name].mean_batch) is not None]
     return (
-        f"| {connections} | {name} | {len(answers) / seconds:.0f} | {len(answers) / len(bare):.2f}"
+        f"| {connections} | {name} | {len(answers) / (seconds * len(rounds)):.0f}"
+        f" | {np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         f" | {p50:.2f} | {p99:.2f} | {taken_ms[:20].max() / p50:.1f}x"
-        f" | {'-' if batch is None else f'{batch:.1f}'} | {statuses} |"
+        f" | {np.mean(batches) if batches else np.nan:.1f} | {statuses} |"
     )
 
 
