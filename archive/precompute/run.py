@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from archive.precompute.compute import CHUNK_BYTES, ChunkComputer, Models, Task, device_for
+from archive.precompute.compute import CHUNK_BYTES, Models, Task, device_for
 from archive.precompute.locks import locked
+from archive.precompute.pool import Compute, computing
 from archive.precompute.similar import build_index, check_indexes
 from archive.precompute.work import WorkFolder, WorkPlan
 from archive.reading import PackedModel
@@ -32,7 +26,7 @@ from handler.cache.table import (
     written_table,
 )
 from handler.cache.tags import tag_of
-from handler.errors import HopserveError, ModelError, TableError
+from handler.errors import TableError
 from handler.graph.home import HeldSnapshot, open_held
 from handler.graph.npy import NpyWriter
 from handler.graph.progress import SILENT, Progress
@@ -42,7 +36,6 @@ from handler.keeping import embeddings_folder
 _LEAST_CHUNK, _MOST_CHUNK = 256, 1 << 16
 _POLL_S = 1.0
 _JOINED_ROWS = 1 << 16
-_QUEUED_PER_PROCESS = 2
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ def _computed(
             work.plan,
             max(1, len(os.sched_getaffinity(0)) // plan.num_processes),
         )
-        with _computing(task, plan.num_processes) as compute:
+        with computing(task, plan.num_processes) as compute:
             for stage in range(1, work.plan.num_stages + 1):
                 if stage > 1:
                     _wait_for_others(work, stage - 1, progress)
@@ -135,6 +128,8 @@ def _add_indexes(table: Table, metrics: Sequence[Metric], dim: int, progress: Pr
     for metric in metrics:
         with locked(table.folder / f".similar-{metric}.lock", wait=True):
             if not index_folder(table.folder, metric).exists():
+                for left in table.folder.glob(f".similar-{metric}-*"):  # by one that was killed
+                    shutil.rmtree(left, ignore_errors=True)
                 build_index(table, metric, dim, progress)
 
 
@@ -166,82 +161,6 @@ def _work_plan(model: PackedModel, models: Models, held: HeldSnapshot, plan: Pre
         widths=models.widths if models.layers else models.widths[-1:],
         begun=time.time(),
     )
-
-
-Compute = Callable[[int, int, Sequence[tuple[int, int]]], Iterator[int]]
-
-
-@contextmanager
-def _computing(task: Task, num_processes: int) -> Iterator[Compute]:
-    """What computes chunks of a stage, in this process or in others; gives the nodes of each that is done."""
-    if num_processes == 1:
-        computer = ChunkComputer(task)
-        yield lambda stage, shard, chunks: (computer.run(stage, shard, chunk) for chunk in chunks)
-        return
-    with ProcessPoolExecutor(
-        num_processes, multiprocessing.get_context("spawn"), initializer=_start, initargs=(task,)
-    ) as pool:
-        try:
-            yield lambda stage, shard, chunks: _in_pool(pool, num_processes, stage, shard, chunks)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # waits: processes that begin still read the model
-            raise
-
-
-def _in_pool(
-    pool: ProcessPoolExecutor, num_processes: int, stage: int, shard: int, chunks: Sequence[tuple[int, int]]
-) -> Iterator[int]:
-    waiting: set[Future[int]] = set()
-    try:
-        for chunk in chunks:
-            with _interrupts_held():  # the first submission starts the processes
-                waiting.add(pool.submit(_run_chunk, stage, shard, chunk))
-            if len(waiting) >= _QUEUED_PER_PROCESS * num_processes:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (each.result() for each in done)
-        for each in waiting:
-            yield each.result()
-    except BrokenProcessPool:
-        raise ModelError(
-            "a process that computed was killed, or could not begin: is there memory for so many?"
-        ) from None
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Processes that are started meanwhile never see Ctrl-C: this one stops them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_computer: ChunkComputer | None = None
-
-
-def _start(task: Task) -> None:
-    global _computer  # noqa: PLW0603 - one for each process of the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _computer = ChunkComputer(task)
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed can stop nobody."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _run_chunk(stage: int, shard: int, chunk: tuple[int, int]) -> int:
-    if _computer is None:
-        raise AssertionError("the pool starts its processes by `_start`")
-    try:
-        return _computer.run(stage, shard, chunk)
-    except HopserveError as error:
-        # Errors that are built from values do not come through a pipe as what they are.
-        raise HopserveError(str(error)) from None
 
 
 def _run_stage(work: WorkFolder, stage: int, shard: int, compute: Compute, progress: Progress) -> None:
@@ -305,17 +224,14 @@ def _join(work: WorkFolder, model: PackedModel, versions: Path, progress: Progre
 
 def _copy(work: WorkFolder, folder: Path, progress: Progress) -> None:
     plan, last = work.plan, work.plan.num_stages
-    kinds: dict[str, tuple[str, Any, tuple[int, ...]]] = {
-        "output": ("state", np.float32, (plan.widths[-1],)),
-        "fingerprint": ("fingerprint", np.uint64, ()),
-        "sampled": ("sampled", np.int32, ()),
-    }
-    with progress.bar("joining", len(kinds) * plan.num_nodes, "row") as advance:
-        for name, (file, kind, shape) in kinds.items():
-            with NpyWriter(folder / f"{name}.npy", np.dtype(kind), shape) as writer:
+    rows = work.rows(last)
+    with progress.bar("joining", len(rows) * plan.num_nodes, "row") as advance:
+        for name, row in rows.items():
+            path = folder / f"{'output' if name == 'state' else name}.npy"
+            with NpyWriter(path, row.base, row.shape) as writer:
                 for shard in range(plan.num_shards):
-                    rows = work.read(last, shard, file, np.dtype((kind, shape)) if shape else np.dtype(kind))
-                    for start in range(0, len(rows), _JOINED_ROWS):
-                        part = rows[start : start + _JOINED_ROWS]
+                    states = work.read(last, shard, name)
+                    for start in range(0, len(states), _JOINED_ROWS):
+                        part = states[start : start + _JOINED_ROWS]
                         writer.append(part)
                         advance(len(part))

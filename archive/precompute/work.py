@@ -128,6 +128,13 @@ class WorkFolder:
             raise TableError(folder, f"cannot be written: {error.strerror}") from None
         return cls(folder, plan)
 
+    def rows(self, stage: int) -> dict[str, np.dtype[Any]]:
+        """What one row of each file of a stage is, by the file's name."""
+        rows: dict[str, np.dtype[Any]] = {"state": np.dtype((np.float32, (self.plan.widths[stage - 1],)))}
+        if stage == self.plan.num_stages:
+            rows |= {"fingerprint": np.dtype(np.uint64), "sampled": np.dtype(np.int32)}
+        return rows
+
     def missing(self, stage: int, shard: int) -> list[tuple[int, int]]:
         """The chunks of a shard that a stage has yet to compute."""
         done = {path.name for path in self._stage(stage).glob("done-*")}
@@ -135,7 +142,7 @@ class WorkFolder:
 
     def is_finished(self, stage: int, shard: int) -> bool:
         """Whether all of a shard is there, and may be read."""
-        return all(self._file(stage, shard, name).exists() for name in self._rows(stage))
+        return all(self._file(stage, shard, name).exists() for name in self.rows(stage))
 
     def reserve(self, stage: int, shard: int) -> None:
         """Take the room that a shard needs: a full disk is to be noticed now, and not after days.
@@ -145,7 +152,7 @@ class WorkFolder:
         """
         first, last = self.plan.shard_range(shard)
         try:
-            for name, row in self._rows(stage).items():
+            for name, row in self.rows(stage).items():
                 with _part(self._file(stage, shard, name)).open("ab") as file:
                     os.posix_fallocate(file.fileno(), 0, max(1, (last - first) * row.itemsize))
                     file.truncate((last - first) * row.itemsize)
@@ -154,7 +161,7 @@ class WorkFolder:
 
     def finish(self, stage: int, shard: int) -> None:
         """All chunks of a shard are there: from now on others may read it."""
-        for name in self._rows(stage):
+        for name in self.rows(stage):
             path = self._file(stage, shard, name)
             if not path.exists():
                 _part(path).touch()  # a shard without nodes has no chunks either
@@ -180,21 +187,18 @@ class WorkFolder:
 
     def states(self, stage: int) -> StateRows:
         """What a stage has computed of all nodes, which must be complete."""
-        width = self.plan.widths[stage - 1]
         return StateRows(
-            [
-                self.read(stage, shard, "state", np.dtype((np.float32, (width,))))
-                for shard in range(self.plan.num_shards)
-            ],
+            [self.read(stage, shard, "state") for shard in range(self.plan.num_shards)],
             [self.plan.shard_range(shard)[0] for shard in range(self.plan.num_shards)],
         )
 
-    def read(self, stage: int, shard: int, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """One file of a shard, mapped; a row of `dtype` for each of its nodes.
+    def read(self, stage: int, shard: int, name: str) -> NDArray[Any]:
+        """One file of a shard, mapped; a row, as `rows` says, for each of its nodes.
 
         Raises:
             TableError: it is not as long as it should be.
         """
+        dtype = self.rows(stage)[name]
         first, last = self.plan.shard_range(shard)
         path = self._file(stage, shard, name)
         if first == last:
@@ -213,13 +217,6 @@ class WorkFolder:
 
     def _stage(self, stage: int) -> Path:
         return self.folder / f"stage-{stage}"
-
-    def _rows(self, stage: int) -> dict[str, np.dtype[Any]]:
-        """What one row of each file of a stage is, by the file's name."""
-        rows: dict[str, np.dtype[Any]] = {"state": np.dtype((np.float32, (self.plan.widths[stage - 1],)))}
-        if stage == self.plan.num_stages:
-            rows |= {"fingerprint": np.dtype(np.uint64), "sampled": np.dtype(np.int32)}
-        return rows
 
     def _file(self, stage: int, shard: int, name: str) -> Path:
         return self._stage(stage) / f"shard-{shard}.{name}"

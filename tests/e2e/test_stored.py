@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from click.testing import CliRunner
 
 from scripts.cli.main import hopserve
@@ -47,6 +48,15 @@ def test_answers_are_shared_precomputed_proven_and_explained(tmp_path: Path) -> 
         for row, stored in zip(first, _rows(live), strict=True):
             assert stored["source"] == "precomputed"
             assert close(stored["embedding"], row["embedding"])
+
+        unit = np.array([row["embedding"] for row in first])
+        unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+        until(lambda: live.server.ask({"node_id": 3, "top_k": 5}).status_code == 200)
+        similar = live.server.ask({"node_id": 3, "top_k": 5}).json()["similar"]
+        assert close([each["score"] for each in similar], np.sort(unit @ unit[3])[::-1][1:6])
+        assert close(
+            [unit[each["node_id"]] @ unit[3] for each in similar], [each["score"] for each in similar]
+        )
 
         seq = live.change({"add_edges": [{"source": 7, "target": 3, "time": 1.0}]})["last_seq"]
         assert {rows[0]["source"] for rows in live.every_worker([3], min_seq=seq)} <= {"live", "cache"}

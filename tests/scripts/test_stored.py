@@ -69,6 +69,30 @@ def test_a_node_is_explained_before_and_after_it_is_precomputed(store: Path) -> 
     )
 
 
+def test_a_table_that_is_there_is_only_given_the_indexes_that_it_lacks(store: Path, packed: Path) -> None:
+    precompute = ("precompute", "m", "--model-version", "1.1", "--store", store)
+    table = packed / "graph" / "embeddings" / "m" / "1.1" / "table-0"
+
+    def indexes() -> dict[str, int]:
+        return {folder.name: folder.stat().st_ino for folder in table.glob("similar-*")}
+
+    assert "computes it anew" not in _run(*precompute, "--index", "none").output
+    assert indexes() == {}
+    stamp = table.stat().st_ino
+    (table / ".similar-cosine-killed").mkdir()
+    result = _run(*precompute)
+    assert "is of this snapshot and model; --restart computes it anew" in result.output
+    first = indexes()
+    assert list(first) == ["similar-cosine"]
+    assert not (table / ".similar-cosine-killed").exists()
+    _run(*precompute, "--index", "cosine", "--index", "dot")
+    assert indexes() == first | {"similar-dot": indexes()["similar-dot"]}
+    assert table.stat().st_ino == stamp
+    _run(*precompute, "--restart")
+    assert table.stat().st_ino != stamp
+    assert list(indexes()) == ["similar-cosine"]
+
+
 def test_a_cache_is_shown_and_cleared_by_version(store: Path, example: Example) -> None:
     result = _run("cache", "stats", "--model", "m", "--store", store)
     assert isinstance(result.exception, HopserveError)  # no worker has made one yet
