@@ -29,8 +29,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from handler.cache.described import check_files, read_description
 from handler.errors import SnapshotError, TableError
-from handler.graph.manifest import array_path, file_checksum, spot_checksum
+from handler.graph.manifest import array_path
 from handler.graph.snapshot import map_array
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ Metric = Literal["cosine", "dot"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 #: A range of so many cells is searched through, and may be as wide as it is.
 EXHAUSTIVE = 512
-_ALWAYS_HASHED_BYTES = 64 << 20
 _ROUNDING = 1e-4  # what single precision may make of a score
 
 
@@ -131,7 +131,7 @@ class SimilarIndex:
             TableError: it is missing, truncated, corrupt or of another format, or cannot be read here.
         """
         folder = index_folder(table, metric)
-        manifest = _read_manifest(folder)
+        manifest = read_description(folder / MANIFEST_NAME, IndexManifest, FORMAT_VERSION, "an index")
         if manifest.metric != metric:
             raise TableError(folder / MANIFEST_NAME, f"is of the metric {manifest.metric}")
         _check_files(folder, manifest)
@@ -250,32 +250,13 @@ def lifted(
     return vectors
 
 
-def _read_manifest(folder: Path) -> IndexManifest:
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=IndexManifest)
-    except OSError as error:
-        raise TableError(path, f"cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TableError(path, f"not a valid description of an index: {error}") from None
-    if manifest.format_version != FORMAT_VERSION:
-        raise TableError(
-            path, f"format_version is {manifest.format_version}, this Hopserve reads {FORMAT_VERSION}"
-        )
-    return manifest
-
-
 def _check_files(folder: Path, manifest: IndexManifest) -> None:
     paths = index_files(folder, len(manifest.ranges))
     if {path.name for path in paths} != set(manifest.files):
         raise TableError(folder / MANIFEST_NAME, "does not name the files of its ranges")
     try:
-        whole = sum(path.stat().st_size for path in paths) <= _ALWAYS_HASHED_BYTES
-        for path in paths:
-            found = file_checksum(path) if whole else spot_checksum(path)
-            entry = manifest.files[path.name]
-            if found != (entry.checksum if whole else entry.spot_checksum):
-                raise TableError(path, "corrupt: its checksum is not the one in the manifest")
+        num_bytes = sum(path.stat().st_size for path in paths)
+        check_files({path: manifest.files[path.name] for path in paths}, num_bytes)
     except OSError as error:
         raise TableError(folder, f"cannot be read: {error}") from None
 

@@ -14,16 +14,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from handler.cache.described import check_files, read_description
 from handler.cache.outputs import Outputs
 from handler.errors import SnapshotError, TableError
 from handler.graph.durable import replace_file, replaced_folder
-from handler.graph.manifest import ArrayEntry, array_path, describe_file, file_checksum, spot_checksum
+from handler.graph.manifest import ArrayEntry, array_path, describe_file
 from handler.graph.snapshot import map_array
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "table.json"
 _NAME = re.compile(r"table-([0-9]+)")
-_ALWAYS_HASHED_BYTES = 64 << 20
 
 
 class TableManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,7 +76,7 @@ class Table:
         Raises:
             TableError: it is missing, truncated, corrupt or of another format; names the file.
         """
-        manifest = _read_manifest(folder)
+        manifest = read_description(folder / MANIFEST_NAME, TableManifest, FORMAT_VERSION, "a table")
         stamp = folder.stat().st_ino
         shapes = _shapes(manifest)
         if set(manifest.arrays) != set(shapes):
@@ -87,7 +87,10 @@ class Table:
             }
         except SnapshotError as error:
             raise TableError(error.path, str(error).partition(": ")[2]) from None
-        _check(folder, manifest, whole=sum(array.nbytes for array in arrays.values()) <= _ALWAYS_HASHED_BYTES)
+        check_files(
+            {array_path(folder, name): entry for name, entry in manifest.arrays.items()},
+            sum(array.nbytes for array in arrays.values()),
+        )
         return cls(folder, stamp, manifest, arrays["output"], arrays["fingerprint"], arrays["sampled"])
 
     def rows(self, node: NDArray[np.int64]) -> Outputs:
@@ -161,26 +164,3 @@ def _shapes(manifest: TableManifest) -> dict[str, tuple[np.dtype[Any], tuple[int
         "fingerprint": (np.dtype(np.uint64), (manifest.num_nodes,)),
         "sampled": (np.dtype(np.int32), (manifest.num_nodes,)),
     }
-
-
-def _read_manifest(folder: Path) -> TableManifest:
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=TableManifest)
-    except OSError as error:
-        raise TableError(path, f"cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TableError(path, f"not a valid description of a table: {error}") from None
-    if manifest.format_version != FORMAT_VERSION:
-        raise TableError(
-            path, f"format_version is {manifest.format_version}, this Hopserve reads {FORMAT_VERSION}"
-        )
-    return manifest
-
-
-def _check(folder: Path, manifest: TableManifest, *, whole: bool) -> None:
-    for name, entry in manifest.arrays.items():
-        path = array_path(folder, name)
-        found = file_checksum(path) if whole else spot_checksum(path)
-        if found != (entry.checksum if whole else entry.spot_checksum):
-            raise TableError(path, "corrupt: its checksum is not the one in the manifest")
