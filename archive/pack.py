@@ -54,7 +54,7 @@ class ArchivePlan:
     num_workers: int = 1
     max_workers: int = 2
     response_timeout_s: int = 60
-    startup_timeout_s: int = 120
+    startup_timeout_s: int = 300
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: The file of the handler package that has the class which TorchServe calls.
     entry: ClassVar[str]

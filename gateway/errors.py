@@ -9,6 +9,14 @@ class UpstreamError(HopserveError):
     """TorchServe cannot be started, reached or stopped, or refuses what it is asked."""
 
 
+class GatewayError(HopserveError):
+    """The gateway cannot be configured, started, reached or stopped."""
+
+
+class RolloutError(HopserveError):
+    """A rollout cannot do what it is asked, or its state cannot be read or written."""
+
+
 class NoAnswer(UpstreamError):
     """TorchServe did not answer; whether it did what it was asked is not known."""
 

@@ -27,6 +27,7 @@ HopserveError
 │   ├── LogMoved            someone else appended first
 │   ├── LogGap              mutations are missing that a reader has yet to read
 │   └── LogCorrupt          what it holds cannot be right
+├── LockError               a lock that another process has; names the file
 ├── TableError              precomputed outputs that cannot be opened or made; names the file
 ├── ModelError              an exported model that cannot be made or loaded
 └── OutOfMemory             a forward that is too large for its device; a smaller one may do
@@ -273,6 +274,14 @@ class LogCorrupt(LogError):
 
 class TableError(HopserveError):
     """A table of precomputed outputs that is missing, truncated, corrupt or of another format."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+
+
+class LockError(HopserveError):
+    """A lock that another process has, or that cannot be made."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")

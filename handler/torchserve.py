@@ -26,6 +26,7 @@ from handler import headers
 from handler.change_service import ChangeService
 from handler.compacting import compact_regularly
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
+from handler.graph.compiling import one_goes_first
 from handler.graph.follower import follow, open_source
 from handler.keeping import open_store
 from handler.metrics import CATALOGUE, Counters
@@ -113,9 +114,10 @@ class ModelHandler(_Handler):
         counters = Counters()
         source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
         store = open_store(settings, model.signature, context.model_name, version, counters)
-        service = Service(source, model, settings, counters, version, store)
-        if settings.warm_up:
-            service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
+        with one_goes_first():
+            service = Service(source, model, settings, counters, version, store)
+            if settings.warm_up:
+                service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(counters, context, version)
         _settle()
         return service
@@ -127,7 +129,8 @@ class GraphHandler(_Handler):
     def _load(self, context: Context) -> Answering:
         config = dict(context.model_yaml_config or {})
         settings = parse_graph_settings(_section(config))
-        follower = follow(Path(settings.graph), lambda graph: graph)
+        with one_goes_first():
+            follower = follow(Path(settings.graph), lambda graph: graph)
         counters = Counters()
         service = ChangeService(follower, settings, counters)
         if settings.compact_after:

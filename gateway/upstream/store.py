@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from gateway.errors import UpstreamError
 
+TRAINING_NAME = "training.json"
+_SIGNATURE_NAME = "signature.json"
 _DEFAULTS_NAME = "default-versions.json"
 
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """A `.mar` file, and what it says it is."""
+    """A `.mar` file, and what it says it is.
+
+    Args:
+        is_model: whether it answers questions about nodes; else it takes changes, or is no archive of ours.
+        metrics: of the model's training, by name, as far as they are known.
+    """
 
     file_name: str
     model: str
     version: str
+    is_model: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Model(msgspec.Struct, rename="camel"):
@@ -45,7 +55,27 @@ def list_archives(store: Path) -> list[StoredArchive]:
         is_default = defaults.get(archive.model) == archive.version
         return archive.model, not is_default, _age(archive.version)
 
-    return sorted((_read(path) for path in store.glob("*.mar")), key=order)
+    return sorted((read_archive(path) for path in store.glob("*.mar")), key=order)
+
+
+def read_archive(path: Path) -> StoredArchive:
+    """What an archive says it is.
+
+    Raises:
+        UpstreamError: it is none.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            model = msgspec.json.decode(archive.read("MAR-INF/MANIFEST.json"), type=_Manifest).model
+            metrics = (
+                msgspec.json.decode(archive.read(TRAINING_NAME), type=dict[str, float])
+                if TRAINING_NAME in names
+                else {}
+            )
+    except (OSError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+        raise UpstreamError(f"{path}: not a model archive: {error}") from None
+    return StoredArchive(path.name, model.model_name, model.model_version, _SIGNATURE_NAME in names, metrics)
 
 
 def remember_default(store: Path, model: str, version: str) -> None:
@@ -67,15 +97,6 @@ def _read_defaults(store: Path) -> dict[str, str]:
         return {}
     except (OSError, msgspec.DecodeError) as error:
         raise UpstreamError(f"{path}: cannot be read: {error}") from None
-
-
-def _read(path: Path) -> StoredArchive:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            model = msgspec.json.decode(archive.read("MAR-INF/MANIFEST.json"), type=_Manifest).model
-    except (OSError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
-        raise UpstreamError(f"{path}: not a model archive: {error}") from None
-    return StoredArchive(path.name, model.model_name, model.model_version)
 
 
 def _age(version: str) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from gateway.errors import NoAnswer, UpstreamError
 from gateway.upstream.properties import ServerProperties
 
 Purpose = Literal["inference", "management"]
-_RENEWED_BEFORE = timedelta(seconds=60)
+_RENEWED_BEFORE_S = 60.0
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -31,13 +31,18 @@ class _KeyFile(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """Valid keys of one server."""
+    """Valid keys of one server.
 
-    def __init__(self, properties: ServerProperties) -> None:
+    Args:
+        renewed_before_s: a key that is valid for less than this is renewed.
+    """
+
+    def __init__(self, properties: ServerProperties, renewed_before_s: float = _RENEWED_BEFORE_S) -> None:
         self._properties = properties
+        self._renewed_before = timedelta(seconds=renewed_before_s)
 
     def get(self, purpose: Purpose, *, renew: bool = False) -> str:
-        """A key that is valid for another minute at least.
+        """A key that is valid for a while, which is a minute unless told otherwise.
 
         A key that is about to run out is renewed, and so is any with `renew`; TorchServe forgets the old
         one at once, for everyone.
@@ -47,7 +52,7 @@ class Tokens:
         """
         keys = self._read()
         key = getattr(keys, purpose)
-        if not renew and key.expires_at - datetime.now(UTC) > _RENEWED_BEFORE:
+        if not renew and key.expires_at - datetime.now(UTC) > self._renewed_before:
             return str(key.key)
         self._renew(purpose, keys.api.key)
         return str(getattr(self._read(), purpose).key)

@@ -15,23 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from handler.graph.hashing import hash_bytes, mix64
-from handler.graph.ids import (
-    IntIds,
-    NodeIds,
-    RangeIds,
-    StrIds,
-    _find_ints,
-    _find_str,
-    _free_slots,
-    _insert_ints,
-    _insert_strs,
-)
-from handler.graph.kernels import compiled
+from handler.graph.growing_id_kernels import add_ints, add_strs, gather_strs, look_up_strs
+from handler.graph.id_kernels import find_ints, insert_ints, insert_strs
+from handler.graph.ids import IntIds, NodeIds, RangeIds, StrIds, _free_slots
 
 _FIRST_IDS = 1 << 10
 _FIRST_BYTES = 1 << 14
-_FETCHED = 256  # strings at once, whose bytes the processor's cache holds until they are looked up
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
 
@@ -59,14 +48,14 @@ class GrowingIntIds:
         index = np.empty(len(ids), dtype=np.int64)
         done = 0
         while True:
-            done, self._num_ids = _add_ints(ids, done, self._ids, self._num_ids, self._slots, index)
+            done, self._num_ids = add_ints(ids, done, self._ids, self._num_ids, self._slots, index)
             if done == len(ids):
                 return index
             self._grow()
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [len(ids)]: the index of each id, -1 for one that never came."""
-        return _find_ints(self.ids, self._slots, ids)
+        return find_ints(self.ids, self._slots, ids)
 
     def drop_last(self) -> None:
         """Forget the id that came last."""
@@ -90,7 +79,7 @@ class GrowingIntIds:
         self._slots = _free_slots(0)  # dropped before larger ones are made
         self._ids = _doubled(self._ids, self._num_ids, 0)
         self._slots = _free_slots(len(self._ids))
-        _insert_ints(self.ids, self._slots)
+        insert_ints(self.ids, self._slots)
 
 
 class GrowingStrIds:
@@ -127,7 +116,7 @@ class GrowingStrIds:
         index = np.empty(len(offsets) - 1, dtype=np.int64)
         done = 0
         while True:
-            done, self._num_ids = _add_strs(
+            done, self._num_ids = add_strs(
                 data, offsets, done, self._data, self._offsets, self._num_ids, self._slots, index
             )
             if done == len(index):
@@ -136,7 +125,7 @@ class GrowingStrIds:
 
     def find(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [len(offsets) - 1]: the index of each id, -1 for one that never came."""
-        return _look_up_strs(self._data, self._offsets, self._slots, data, offsets)
+        return look_up_strs(self._data, self._offsets, self._slots, data, offsets)
 
     def drop_last(self) -> None:
         """Forget the id that came last."""
@@ -155,7 +144,7 @@ class GrowingStrIds:
         else:
             offsets = np.zeros(len(order) + 1, dtype=np.int64)
             np.cumsum(np.diff(self.offsets)[order], out=offsets[1:])
-            data = _gather_strs(self._data, self._offsets, order, offsets)
+            data = gather_strs(self._data, self._offsets, order, offsets)
         self._clear()  # drops the slots before others are made
         return StrIds.of_utf8(data, offsets)
 
@@ -168,119 +157,10 @@ class GrowingStrIds:
             self._slots = _free_slots(0)  # dropped before larger ones are made
             self._offsets = _doubled(self._offsets, len(self._offsets), 0)
             self._slots = _free_slots(len(self._offsets))
-            _insert_strs(self._data, self.offsets, self._slots)
+            insert_strs(self._data, self.offsets, self._slots)
 
 
 def _doubled(values: _Array, used: int, more: int) -> _Array:
     larger: _Array = np.empty_like(values, shape=max(2 * len(values), used + more))
     larger[:used] = values[:used]
     return larger
-
-
-@compiled
-def _add_ints(
-    wanted: NDArray[np.int64],
-    start: int,
-    ids: NDArray[np.int64],
-    num_ids: int,
-    slots: NDArray[np.int64],
-    index: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Number `wanted[start:]` until the ids are full: how far it came, and how many ids there are."""
-    mask = np.uint64(len(slots) - 1)
-    for position in range(start, len(wanted)):
-        slot = mix64(np.uint64(wanted[position])) & mask
-        while slots[slot] >= 0 and ids[slots[slot]] != wanted[position]:
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] < 0:
-            if num_ids == len(ids):
-                return position, num_ids
-            ids[num_ids] = wanted[position]
-            slots[slot] = num_ids
-            num_ids += 1
-        index[position] = slots[slot]
-    return len(wanted), num_ids
-
-
-@compiled
-def _add_strs(
-    wanted: NDArray[np.uint8],
-    wanted_offsets: NDArray[np.int64],
-    start: int,
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    num_ids: int,
-    slots: NDArray[np.int64],
-    index: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Number the strings from `start` on until ids or bytes are full; see `_add_ints`."""
-    for position in range(start, len(index)):
-        if position % _FETCHED == 0:
-            _fetch(data, offsets, slots, wanted, wanted_offsets, position, index)
-        begin, end = wanted_offsets[position], wanted_offsets[position + 1]
-        slot = _find_str(data, offsets, slots, wanted, begin, end)
-        if slots[slot] < 0:
-            used = offsets[num_ids]
-            if num_ids + 1 == len(offsets) or used + end - begin > len(data):
-                return position, num_ids
-            for place in range(end - begin):
-                data[used + place] = wanted[begin + place]
-            slots[slot] = num_ids
-            num_ids += 1
-            offsets[num_ids] = used + end - begin
-        index[position] = slots[slot]
-    return len(index), num_ids
-
-
-@compiled
-def _look_up_strs(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    wanted_offsets: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    index = np.empty(len(wanted_offsets) - 1, dtype=np.int64)
-    for position in range(len(index)):
-        if position % _FETCHED == 0:
-            _fetch(data, offsets, slots, wanted, wanted_offsets, position, index)
-        start, end = wanted_offsets[position], wanted_offsets[position + 1]
-        index[position] = slots[_find_str(data, offsets, slots, wanted, start, end)]
-    return index
-
-
-@compiled
-def _fetch(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    wanted_offsets: NDArray[np.int64],
-    start: int,
-    index: NDArray[np.int64],
-) -> None:
-    """Bring into the cache what the strings from `start` on are likely to be compared with.
-
-    `index` is scratch here: a read whose result goes nowhere would be compiled away.
-    """
-    mask = np.uint64(len(slots) - 1)
-    stop = min(start + _FETCHED, len(index))
-    for position in range(start, stop):
-        index[position] = hash_bytes(wanted, wanted_offsets[position], wanted_offsets[position + 1]) & mask
-    for position in range(start, stop):
-        begin = offsets[max(slots[index[position]], 0)]
-        index[position] = data[min(begin, len(data) - 1)]  # an empty string may begin at the very end
-
-
-@compiled
-def _gather_strs(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], order: NDArray[np.int64], gathered: NDArray[np.int64]
-) -> NDArray[np.uint8]:
-    """The bytes of the strings in another order, whose offsets are `gathered`."""
-    out = np.empty(gathered[-1], dtype=np.uint8)
-    for position in range(len(order)):
-        begin = offsets[order[position]]
-        place = gathered[position]
-        for byte in range(gathered[position + 1] - place):
-            out[place + byte] = data[begin + byte]
-    return out

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
-from handler.graph.hashing import hash_bytes, mix64
-from handler.graph.kernels import compiled
+from handler.graph.id_kernels import find_ints, find_strs, hash_ints, hash_strs, insert_ints, insert_strs
 
 NodeId = int | str
 IdKind = Literal["range", "int", "str"]
@@ -109,7 +108,7 @@ class IntIds:
     def build(cls, ids: NDArray[np.int64]) -> IntIds:
         """Index `ids`, int64 [num_nodes]; a repeated id is a `GraphInputError`."""
         slots = _free_slots(len(ids))
-        repeated = _insert_ints(ids, slots)
+        repeated = insert_ints(ids, slots)
         if repeated >= 0:
             raise GraphInputError(f"node id {ids[repeated]} is given twice")
         return cls(ids, slots)
@@ -118,7 +117,7 @@ class IntIds:
         return len(self._ids)
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
-        return _find_ints(self._ids, self._slots, np.array(node_ids, dtype=np.int64))
+        return find_ints(self._ids, self._slots, np.array(node_ids, dtype=np.int64))
 
     def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
         return list(self._ids[index].tolist())
@@ -160,7 +159,7 @@ class StrIds:
             GraphInputError: an id is repeated.
         """
         slots = _free_slots(len(offsets) - 1)
-        repeated = _insert_strs(data, offsets, slots)
+        repeated = insert_strs(data, offsets, slots)
         if repeated >= 0:
             node_id = data[offsets[repeated] : offsets[repeated + 1]].tobytes().decode()
             raise GraphInputError(f"node id {node_id!r} is given twice")
@@ -171,7 +170,7 @@ class StrIds:
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
         data, offsets = as_utf8([str(node_id) for node_id in node_ids])
-        return _find_strs(self._data, self._offsets, self._slots, data, offsets)
+        return find_strs(self._data, self._offsets, self._slots, data, offsets)
 
     def id_of(self, index: NDArray[np.int64]) -> list[NodeId]:
         data, offsets = self._data, self._offsets
@@ -214,106 +213,3 @@ def _free_slots(num_nodes: int) -> NDArray[np.int64]:
     # A power of two at most half full: a look-up sees 1.5 slots on average.
     size = 1 << max(1, (2 * num_nodes - 1).bit_length())
     return np.full(size, -1, dtype=np.int64)
-
-
-@compiled
-def hash_ints(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """uint64 [num_nodes]: the hash of each integer id."""
-    hashes = np.empty(len(ids), dtype=np.uint64)
-    for index in range(len(ids)):
-        hashes[index] = mix64(np.uint64(ids[index]))
-    return hashes
-
-
-@compiled
-def hash_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """uint64 [num_nodes]: the hash of each string id."""
-    hashes = np.empty(len(offsets) - 1, dtype=np.uint64)
-    for index in range(len(hashes)):
-        hashes[index] = hash_bytes(data, offsets[index], offsets[index + 1])
-    return hashes
-
-
-@compiled
-def _insert_ints(ids: NDArray[np.int64], slots: NDArray[np.int64]) -> int:
-    mask = np.uint64(len(slots) - 1)
-    for index in range(len(ids)):
-        slot = mix64(np.uint64(ids[index])) & mask
-        while slots[slot] >= 0:
-            if ids[slots[slot]] == ids[index]:
-                return index
-            slot = (slot + np.uint64(1)) & mask
-        slots[slot] = index
-    return -1
-
-
-@compiled
-def _find_ints(
-    ids: NDArray[np.int64], slots: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    mask = np.uint64(len(slots) - 1)
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    for position in range(len(wanted)):
-        slot = mix64(np.uint64(wanted[position])) & mask
-        while slots[slot] >= 0:
-            if ids[slots[slot]] == wanted[position]:
-                found[position] = slots[slot]
-                break
-            slot = (slot + np.uint64(1)) & mask
-    return found
-
-
-@compiled
-def _same_bytes(
-    left: NDArray[np.uint8], left_start: int, right: NDArray[np.uint8], right_start: int, length: int
-) -> bool:
-    for position in range(length):
-        if left[left_start + position] != right[right_start + position]:
-            return False
-    return True
-
-
-@compiled
-def _find_str(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    start: int,
-    end: int,
-) -> int:
-    """The slot that holds `wanted[start:end]`, or the free one where it belongs."""
-    mask = np.uint64(len(slots) - 1)
-    slot = hash_bytes(wanted, start, end) & mask
-    while slots[slot] >= 0:
-        begin = offsets[slots[slot]]
-        length = offsets[slots[slot] + 1] - begin
-        if length == end - start and _same_bytes(data, begin, wanted, start, length):
-            break
-        slot = (slot + np.uint64(1)) & mask
-    return int(slot)
-
-
-@compiled
-def _insert_strs(data: NDArray[np.uint8], offsets: NDArray[np.int64], slots: NDArray[np.int64]) -> int:
-    for index in range(len(offsets) - 1):
-        slot = _find_str(data, offsets, slots, data, offsets[index], offsets[index + 1])
-        if slots[slot] >= 0:
-            return index
-        slots[slot] = index
-    return -1
-
-
-@compiled
-def _find_strs(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    wanted_offsets: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    found = np.empty(len(wanted_offsets) - 1, dtype=np.int64)
-    for position in range(len(found)):
-        start, end = wanted_offsets[position], wanted_offsets[position + 1]
-        found[position] = slots[_find_str(data, offsets, slots, wanted, start, end)]
-    return found

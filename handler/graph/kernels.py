@@ -1,17 +1,23 @@
 """How the inner loops are compiled, and where their machine code is kept.
 
 Numba keeps compiled code beside the source file. A model archive is unpacked to a new folder at every
-start, so every worker would compile again. Here the code is kept in one folder per content of this
-package instead: any copy of the same sources finds it, and changed sources never find stale code (also
-when a kernel calls another module's kernel, which Numba itself does not notice).
+start, so every worker would compile again. Here a module's code is kept in a folder that is named by the
+content of the module and of all that it imports of this package: any copy of the same sources finds it, and
+changed sources never find stale code (also when a kernel calls another module's kernel, which Numba itself
+does not notice). So that few edits change it, modules with kernels import nothing of this package but
+other such modules, and `overlay_layout`.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from importlib.util import resolve_name
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,31 +25,75 @@ import numba
 from numba.core import caching, cgutils, types
 from numba.extending import intrinsic
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NAME = __name__.partition(".")[0]
+_COMPILERS = ("llvmlite", "numba", "numpy")  # which processor it is, Numba itself keeps apart
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
-@functools.cache
-def cache_folder() -> Path:
-    """The folder of this package's compiled code: below `$NUMBA_CACHE_DIR` or the user's cache."""
+def cache_root() -> Path:
+    """Where compiled code is kept: `$NUMBA_CACHE_DIR`, or in the user's cache."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = Path(chosen) if chosen else cache / "hopserve" / "numba"
-    digest = hashlib.sha256()
-    for source in sorted(_PACKAGE.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return root / digest.hexdigest()[:32]
+    return Path(chosen) if chosen else cache / "hopserve" / "numba"
+
+
+@functools.cache
+def cache_folder(source: Path) -> Path:
+    """The folder of one module's compiled code, by all that it is compiled from and with."""
+    digest = hashlib.sha256(repr([(name, version(name)) for name in _COMPILERS]).encode())
+    for path in compiled_from(source):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return cache_root() / digest.hexdigest()[:32]
+
+
+def compiled_from(source: Path) -> list[Path]:
+    """A module's source, and those of all that it imports of this package, directly or not.
+
+    A kernel takes functions and constants from its module's names, and these from there and nowhere else.
+    """
+    found: set[Path] = set()
+    waiting = [source.resolve()]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path)
+    return sorted(found)
+
+
+@functools.cache
+def _imported(source: Path) -> list[Path]:
+    """The files of this package that a module's imports may mean: modules, and packages' own."""
+    names = [name.split(".") for name in _imported_names(source)]
+    paths = [_PACKAGE.joinpath(*below) for top, *below in names if top == _NAME]
+    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return [file for file in files if file.is_file()]
+
+
+def _imported_names(source: Path) -> Iterator[str]:
+    package = ".".join((_NAME, *source.parent.relative_to(_PACKAGE).parts))
+    for node in ast.walk(ast.parse(source.read_bytes())):
+        if isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)  # modules, or names in one
+        elif isinstance(node, ast.Import):
+            for alias in node.names:  # `import a.b` makes `a` known, too
+                yield from accumulate(alias.name.split("."), "{}.{}".format)
 
 
 class ContentLocator(caching._CacheLocator):  # type: ignore[misc]  # Numba ships no types
     """Places the code of this package's kernels by content, and of nothing else."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._folder = cache_folder(Path(file).resolve())
         self._name = f"{Path(file).stem}-{function.__code__.co_firstlineno}"
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> ContentLocator | None:
-        if Path(file).resolve().parent != _PACKAGE:
+        if not Path(file).resolve().is_relative_to(_PACKAGE):
             return None
         locator = cls(function, file)
         try:
@@ -53,10 +103,10 @@ class ContentLocator(caching._CacheLocator):  # type: ignore[misc]  # Numba ship
         return locator
 
     def get_cache_path(self) -> str:
-        return str(cache_folder())
+        return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        return cache_folder().name
+        return self._folder.name
 
     def get_disambiguator(self) -> str:
         return self._name

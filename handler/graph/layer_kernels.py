@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.kernels import borrowed, compiled
-from handler.graph.overlay_arrays import AddedArrays, BaseArrays
+from handler.graph.overlay_layout import AddedArrays, BaseArrays
 from handler.graph.row_reads import read_row, weight_of
 
 

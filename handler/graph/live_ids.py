@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.growing_ids import GrowingIntIds, GrowingStrIds
+from handler.graph.id_kernels import hash_ints, hash_strs
 from handler.graph.ids import (
     IdKind,
     IntIds,
@@ -18,8 +19,6 @@ from handler.graph.ids import (
     RangeIds,
     StrIds,
     as_utf8,
-    hash_ints,
-    hash_strs,
 )
 
 

@@ -13,7 +13,9 @@ from handler.graph.edges import EdgeBlock
 from handler.graph.ids import NodeId
 from handler.graph.live_ids import LiveIds
 from handler.graph.ordering import STRATEGIES, Ordering
-from handler.graph.overlay_arrays import (
+from handler.graph.overlay_arrays import base_arrays, no_changes
+from handler.graph.overlay_kernels import DROP, KEEP, SUM, apply_edges, insert_pairs, take_back
+from handler.graph.overlay_layout import (
     HAS_TIME,
     HAS_WEIGHT,
     MAX_LEVELS,
@@ -24,10 +26,7 @@ from handler.graph.overlay_arrays import (
     NUM_UPPER,
     AddedArrays,
     BaseArrays,
-    base_arrays,
-    no_changes,
 )
-from handler.graph.overlay_kernels import DROP, KEEP, SUM, apply_edges, insert_pairs, take_back
 from handler.graph.rules import EdgeRules
 
 _DUPLICATES = {"drop": DROP, "sum": SUM, "keep": KEEP}

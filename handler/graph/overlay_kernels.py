@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.kernels import borrowed, compiled, embedded, inlined
-from handler.graph.overlay_arrays import (
+from handler.graph.overlay_layout import (
     HAS_TIME,
     HAS_WEIGHT,
     MAX_LEVELS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from handler.graph.hashing import edge_key
+from handler.graph.id_kernels import node_hash
 from handler.graph.kernels import embedded, inlined
-from handler.graph.overlay_arrays import HAS_TIME, HAS_WEIGHT, AddedArrays, BaseArrays
+from handler.graph.overlay_layout import HAS_TIME, HAS_WEIGHT, AddedArrays, BaseArrays
 from handler.graph.row_kernels import FIRST, edge_rank_key
-from handler.graph.sampling import node_hash
 
 
 @embedded

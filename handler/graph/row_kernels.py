@@ -15,6 +15,13 @@ _UNIT = 2.0**-53
 
 
 @compiled
+def count_edges(target: NDArray[np.integer], degree: NDArray[np.int64]) -> None:
+    """Add to `degree`, of each node, how many edges `target` names it in."""
+    for edge in range(len(target)):
+        degree[target[edge]] += 1
+
+
+@compiled
 def _comes_before(
     left: int,
     right: int,

@@ -9,7 +9,7 @@ import numpy as np
 
 from handler.graph.hashing import mix64
 from handler.graph.kernels import borrowed, embedded, inlined
-from handler.graph.overlay_arrays import (
+from handler.graph.overlay_layout import (
     HAS_TIME,
     HAS_WEIGHT,
     MAX_LEVELS,

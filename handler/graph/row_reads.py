@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from handler.graph.draw_kernels import chance, draw_places
 from handler.graph.hashing import edge_key, mix64
 from handler.graph.kernels import borrowed, embedded, inlined
-from handler.graph.overlay_arrays import MAX_LEVELS, AddedArrays, BaseArrays
+from handler.graph.overlay_layout import MAX_LEVELS, AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree, edge_at, hash_of, is_removed, next_on
-from handler.graph.sampling import chance, draw_places
 
 # How a node's neighbours are found: the first of its ordered row, drawn, or by walks.
 ORDERED, DRAWN, WALKED = range(3)

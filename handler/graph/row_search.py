@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from handler.graph.kernels import borrowed, embedded, inlined
-from handler.graph.overlay_arrays import NUM_SORTED, AddedArrays, BaseArrays
+from handler.graph.overlay_layout import NUM_SORTED, AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree, edge_at, is_before, is_removed, key_of
 from handler.graph.row_kernels import SEEDED, by_source, sort_keys
 

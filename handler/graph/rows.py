@@ -14,9 +14,9 @@ from handler.errors import GraphInputError
 from handler.graph.adjacency import Adjacency
 from handler.graph.edges import EdgeBlock, EdgeFields, Edges, EdgeSpool, index_dtype
 from handler.graph.ids import NodeIds
-from handler.graph.kernels import compiled
 from handler.graph.ordering import Ordering, RowOrderer, check_weights
 from handler.graph.progress import SILENT, Progress
+from handler.graph.row_kernels import count_edges
 from handler.graph.rules import EdgeRules
 
 PART_EDGES = 1 << 22  # a part takes about 80 bytes an edge while it is ordered
@@ -93,7 +93,7 @@ class RowBuilder:
             for block in self.edges.blocks():
                 _check_block(block, self.num_nodes)
                 check_weights(self.orderer.ordering, block.weight)
-                _count(self._counted(block, note=True).target, degree)
+                count_edges(self._counted(block, note=True).target, degree)
                 advance(len(block))
         num_edges = int(degree.sum())
         if num_edges <= self.part_edges:
@@ -234,9 +234,3 @@ def _cut(degree: NDArray[np.int64], part_edges: int) -> _Parts:
         bounds.append(min(max(fits, bounds[-1] + 1), len(degree)))
     starts = [0, *(int(ends[bound - 1]) for bound in bounds[1:])]
     return _Parts(np.array(bounds), np.array(starts))
-
-
-@compiled
-def _count(target: NDArray[np.integer], degree: NDArray[np.int64]) -> None:
-    for edge in range(len(target)):
-        degree[target[edge]] += 1

@@ -21,7 +21,8 @@ from handler.graph.ids import NodeIds, RangeIds
 from handler.graph.layer_kernels import sum_samples
 from handler.graph.ordering import Strategy
 from handler.graph.overlay import Overlay
-from handler.graph.overlay_arrays import AddedArrays, base_arrays, no_changes, take_edges
+from handler.graph.overlay_arrays import base_arrays, no_changes, take_edges
+from handler.graph.overlay_layout import AddedArrays
 from handler.graph.row_reads import DRAWN, ORDERED, WALKED
 from handler.graph.sampling import MAX_VISITS, Sampling
 from handler.graph.tree_kernels import grow_trees

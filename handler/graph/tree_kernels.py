@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.graph.kernels import borrowed, compiled, embedded, inlined
-from handler.graph.overlay_arrays import AddedArrays, BaseArrays
+from handler.graph.overlay_layout import AddedArrays, BaseArrays
 from handler.graph.overlay_reads import base_degree
 from handler.graph.row_reads import (
     DRAWN,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 
-from gateway.errors import Refused, UpstreamError
+from gateway.place import Gateway
+from gateway.rollout.manifest import Model
 from gateway.upstream.client import Client, ModelVersion
-from gateway.upstream.process import load_failure, log_bytes
+from gateway.upstream.loading import find_archive, load
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
 from scripts.cli.options import say, show_json, with_drain_timeout, with_server
-
-_REASON_TIMEOUT_S = 3.0
-_FAILED = 500
 
 
 @click.command("predict")
@@ -115,18 +112,10 @@ def list_command(properties: ServerProperties) -> None:
 @with_server
 def register_command(archive: str, properties: ServerProperties) -> None:
     """Serve ARCHIVE, a file name in the model store, such as graphsage-2.0.mar."""
-    if not (properties.model_store / archive).is_file() or "/" in archive:
-        raise click.UsageError(f"{archive} is not a file in the model store {properties.model_store}")
+    find_archive(properties, archive)
     say(f"loading {archive}")
-    before_bytes = log_bytes(properties)
     with Client(properties) as client:
-        try:
-            click.echo(client.register(archive))
-        except Refused as refusal:
-            reason = _wait_for_reason(properties, before_bytes) if refusal.status == _FAILED else None
-            if reason is None:
-                raise
-            raise UpstreamError(reason) from None
+        click.echo(load(client, properties, archive))
 
 
 @models.command("scale")
@@ -169,23 +158,18 @@ def unregister_command(
 ) -> None:
     """Stop serving a version, once it has answered what it was asked.
 
-    Move the traffic away first: a request that comes while it is removed may get no answer.
+    Where a gateway knows the version, it must not have traffic there. Else move the traffic away first: a
+    request that comes while it is removed may get no answer.
     """
+    gateway = Gateway.of(properties)
+    known = gateway.rollouts.read().models.get(model, Model()).find(version)
+    if known is not None and known.state != "retired":
+        gateway.registry(say).unregister(model, version, drain_timeout_s)
+        return
     with Client(properties) as client:
         say(f"waiting for requests in flight at {model} {version}")
         client.drain(model, version, drain_timeout_s)
         click.echo(client.unregister(model, version))
-
-
-def _wait_for_reason(properties: ServerProperties, after_log_bytes: int) -> str | None:
-    """Why workers did not start; TorchServe says it only in its log, and a little later."""
-    deadline = time.monotonic() + _REASON_TIMEOUT_S
-    while time.monotonic() < deadline:
-        reason = load_failure(properties, after_log_bytes)
-        if reason:
-            return reason
-        time.sleep(0.1)
-    return None
 
 
 def _number_if_any(node_id: str) -> int | str:

@@ -26,6 +26,8 @@ _COMMANDS = {
     "predict": "scripts.cli.client:predict_command",
     "token": "scripts.cli.client:token_command",
     "models": "scripts.cli.client:models",
+    "gateway": "scripts.cli.gateway:gateway",
+    "rollout": "scripts.cli.rollout:rollout",
 }
 
 

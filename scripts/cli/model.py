@@ -198,6 +198,13 @@ def train_command(
     help="A worker that takes longer for a batch is restarted.",
 )
 @click.option(
+    "--startup-timeout-s",
+    type=_POSITIVE,
+    default=PackPlan.startup_timeout_s,
+    show_default=True,
+    help="A worker that is not ready by then is stopped and started again.",
+)
+@click.option(
     "--setting",
     "settings",
     type=Setting(),
@@ -216,6 +223,7 @@ def pack_command(
     workers: int,
     max_workers: int,
     response_timeout_s: int,
+    startup_timeout_s: int,
     settings: tuple[tuple[str, Any], ...],
 ) -> None:
     """Pack an exported model and the handler into NAME-VERSION.mar."""
@@ -230,6 +238,7 @@ def pack_command(
         num_workers=workers,
         max_workers=max_workers,
         response_timeout_s=response_timeout_s,
+        startup_timeout_s=startup_timeout_s,
         settings=dict(settings),
     )
     click.echo(str(pack(plan, store, say)))

@@ -1,4 +1,4 @@
-"""`hopserve serve` and `stop`: run TorchServe with the models of the store."""
+"""`hopserve serve` and `stop`: run TorchServe with the models of the store, and the gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from types import FrameType
 import click
 import psutil
 
-from gateway.errors import UpstreamError
+from gateway.errors import GatewayError, UpstreamError
+from gateway.place import Gateway
+from gateway.process import find_controller, kill_gateway, start_gateway, stop_gateway
 from gateway.upstream.process import (
     find_server,
     kill_server,
@@ -20,10 +22,11 @@ from gateway.upstream.process import (
     wait_until_ready,
 )
 from gateway.upstream.properties import ServerProperties
-from gateway.upstream.store import list_archives
+from gateway.upstream.store import StoredArchive, list_archives
 from scripts.cli.options import DRAIN_TIMEOUT_S, say, with_drain_timeout, with_server
 
 _POLL_S = 0.5
+_RESTART_PAUSE_S = 5.0
 
 
 @click.command("serve")
@@ -35,22 +38,32 @@ _POLL_S = 0.5
     show_default=True,
     help="How long the workers may take to become ready.",
 )
+@click.option(
+    "--gateway/--no-gateway",
+    "with_gateway",
+    default=True,
+    help="Whether the gateway is started too.  [default: yes]",
+)
 @with_server
-def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) -> None:
+def serve_command(detach: bool, timeout_s: float, with_gateway: bool, properties: ServerProperties) -> None:
     """Start TorchServe with every archive of the model store, and the example where there is none.
 
-    Without --detach it runs until it is interrupted, and then stops as `hopserve stop` does.
+    Then start the gateway in front of it. Without --detach both run until they are interrupted, and then stop
+    as `hopserve stop` does.
     """
+    gateway = Gateway.of(properties)
     server = find_server(properties)
     if server is None:
-        server = _start(properties, timeout_s)
+        server = _start(gateway, timeout_s)
     else:
         say(f"already running as process {server.pid}")
         wait_until_ready(server, properties, [], timeout_s, log_bytes(properties))
+    if with_gateway:
+        _start_gateway(gateway)
     if detach:
-        click.echo(_how_to_ask(properties))
+        click.echo(_how_to_ask(gateway, with_gateway=with_gateway))
     else:
-        _run_until_interrupted(server, properties)
+        _run_until_interrupted(server, gateway, with_gateway=with_gateway)
 
 
 @click.command("stop")
@@ -58,25 +71,45 @@ def serve_command(detach: bool, timeout_s: float, properties: ServerProperties) 
 @click.option("--force", is_flag=True, help="Stop at once; requests in flight get no answer.")
 @with_server
 def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperties) -> None:
-    """Stop TorchServe, once it has answered what it was asked so far."""
+    """Stop the gateway and TorchServe, once they have answered what they were asked so far."""
+    gateway = Gateway.of(properties)
     server = find_server(properties)
-    if server is None:
-        click.echo("not running")
-        return
     if force:
-        kill_server(server)
-    else:
+        kill_gateway(gateway)
+        if server is not None:
+            kill_server(server)
+        click.echo("stopped")
+        return
+    had_gateway = _stop_gateway(gateway, drain_timeout_s)
+    if server is not None:
         stop_server(server, properties, drain_timeout_s, say)
-    click.echo("stopped")
+    click.echo("stopped" if had_gateway or server is not None else "not running")
 
 
-def _start(properties: ServerProperties, timeout_s: float) -> psutil.Process:
+def _start_gateway(gateway: Gateway) -> None:
+    running = find_controller(gateway)
+    if running is not None:
+        say(f"the gateway is already running as process {running.pid}")
+        return
+    say("starting the gateway")
+    start_gateway(gateway)
+
+
+def _stop_gateway(gateway: Gateway, drain_timeout_s: float) -> bool:
+    if find_controller(gateway) is not None:
+        say("stopping the gateway")
+    return stop_gateway(gateway, drain_timeout_s)
+
+
+def _start(gateway: Gateway, timeout_s: float) -> psutil.Process:
+    properties = gateway.properties
     archives = list_archives(properties.model_store)
     if not archives:
         from scripts.cli.example import build_example
 
         build_example(properties.file.parent, properties.model_store)
         archives = list_archives(properties.model_store)
+    archives = [archive for archive in archives if not _is_retired(gateway, archive)]
     names = [archive.file_name for archive in archives]
     say("starting TorchServe with " + ", ".join(names))
     server = start_server(properties, names, properties.file.parent / "var" / "tmp")
@@ -89,31 +122,63 @@ def _start(properties: ServerProperties, timeout_s: float) -> psutil.Process:
     return server
 
 
-def _run_until_interrupted(server: psutil.Process, properties: ServerProperties) -> None:
+def _is_retired(gateway: Gateway, archive: StoredArchive) -> bool:
+    """Whether a version was unregistered by a rollout, which is not to be undone by a start."""
+    model = gateway.rollouts.read().models.get(archive.model)
+    known = model.find(archive.version) if model is not None else None
+    return known is not None and known.state == "retired"
+
+
+def _run_until_interrupted(server: psutil.Process, gateway: Gateway, *, with_gateway: bool) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     # Both: a shell that starts us in the background has SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
+    properties = gateway.properties
     try:
-        click.echo(_how_to_ask(properties))
+        click.echo(_how_to_ask(gateway, with_gateway=with_gateway))
         say("press Ctrl-C to stop")
         while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_POLL_S)
+            if with_gateway and find_controller(gateway) is None:
+                _restart_gateway(gateway)
     except KeyboardInterrupt:
+        _stop_gateway(gateway, DRAIN_TIMEOUT_S)
         stop_server(server, properties, DRAIN_TIMEOUT_S, say)
         click.echo("stopped")
         return
     raise UpstreamError(f"TorchServe stopped by itself; {properties.file.parent / 'logs'} says why")
 
 
-def _how_to_ask(properties: ServerProperties) -> str:
-    command = Path(".venv/bin/hopserve")
+def _restart_gateway(gateway: Gateway) -> None:
+    say("the gateway's controller has ended, and is started again")
+    try:
+        start_gateway(gateway)
+    except GatewayError as error:
+        say(str(error))
+        time.sleep(_RESTART_PAUSE_S)
+
+
+def _how_to_ask(gateway: Gateway, *, with_gateway: bool) -> str:
+    properties = gateway.properties
+    models = [archive.model for archive in list_archives(properties.model_store) if archive.is_model]
+    model = "graphsage" if "graphsage" in models else (models or ["MODEL"])[0]
+    as_json = "-H 'Content-Type: application/json' -d '{\"node_id\": 42}'"
+    if not with_gateway:
+        command = Path(".venv/bin/hopserve")
+        return f"""
+Hopserve is ready. Ask it about a node:
+
+  curl -s {properties.inference_url}/predictions/{model} \\
+    -H "Authorization: Bearer $({command} token inference)" \\
+    {as_json}
+"""
+    key = " -H 'X-Api-Key: KEY'" if gateway.settings.api_keys.required else ""
     return f"""
 Hopserve is ready. Ask it about a node:
 
-  curl -s {properties.inference_url}/predictions/graphsage \\
-    -H "Authorization: Bearer $({command} token inference)" \\
-    -H 'Content-Type: application/json' -d '{{"node_id": 42}}'
+  curl -s {gateway.url}/v1/{model}/predict{key} \\
+    {as_json}
 """

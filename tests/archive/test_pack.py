@@ -35,7 +35,8 @@ def plan(example: Example) -> PackPlan:
 
 
 def test_the_archive_is_self_contained(plan: PackPlan, tmp_path: Path) -> None:
-    path = pack(dataclasses.replace(plan, batch_size=7, max_batch_delay_ms=3), tmp_path / "store, [1]")
+    changed = dataclasses.replace(plan, batch_size=7, max_batch_delay_ms=3, startup_timeout_s=400)
+    path = pack(changed, tmp_path / "store, [1]")
     assert path == tmp_path / "store, [1]" / "graphsage-1.0.mar"
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     with zipfile.ZipFile(path) as archive:
@@ -52,7 +53,8 @@ def test_the_archive_is_self_contained(plan: PackPlan, tmp_path: Path) -> None:
     }  # fmt: skip
     assert (manifest["model"]["modelName"], manifest["model"]["modelVersion"]) == ("graphsage", "1.0")
     assert (config["batchSize"], config["maxBatchDelay"]) == (7, 3)
-    assert (config["minWorkers"], config["maxWorkers"], config["responseTimeout"]) == (1, 2, 60)
+    assert (config["minWorkers"], config["maxWorkers"]) == (1, 2)
+    assert (config["responseTimeout"], config["startupTimeout"]) == (60, 400)
     assert config["handler"] == {"graph": str(plan.graph_folder.resolve())}
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from handler import headers as hopserve_headers
+from handler import torchserve
 from handler.entry import Handler
 from handler.graph.holding import claim
+from handler.service import Service
 from handler.settings import Settings
 from handler.torchserve import GRAPH_VARIABLE, _device, _threads_per_worker
 from tests.conftest import Example
@@ -49,6 +53,23 @@ def test_a_worker_holds_the_graph_it_serves(example: Example, tmp_path: Path) ->
     handler = Handler()
     handler.initialize(_context(example, handler={"graph": str(tmp_path / "graph"), "warm_up": False}))
     assert claim(tmp_path / "graph") is None
+
+
+def test_a_worker_warms_up_when_it_is_its_turn(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that of workers that start together one compiles, and the others load what it has compiled."""
+    steps = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        steps.append("begins")
+        yield
+        steps.append("ends")
+
+    monkeypatch.setattr(torchserve, "one_goes_first", turn)
+    monkeypatch.setattr(Service, "__init__", lambda *parts: steps.append("opens"))
+    monkeypatch.setattr(Service, "warm_up", lambda *sizes: steps.append("warms up"))
+    Handler().initialize(_context(example))
+    assert steps == ["begins", "opens", "warms up", "ends"]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from archive.precompute.run import PrecomputePlan, precompute
 from archive.reading import PackedModel
 from handler.cache.table import Table
 from handler.cache.tags import tag_of
-from handler.errors import HopserveError, ModelError, TableError
+from handler.errors import HopserveError, LockError, ModelError, TableError
 from handler.graph.fanout import FanoutPlan
 from handler.graph.home import write_home
 from handler.graph.live_graph import LiveGraph
@@ -295,7 +295,7 @@ def test_work_that_a_process_is_at_is_left_to_it(tmp_path: Path) -> None:
         def crossed(self: ChunkComputer, *chunk: Any) -> int:
             patch.setattr(ChunkComputer, "run", original)
             for restart in (False, True):
-                with pytest.raises(TableError, match="another process is at work there") as error:
+                with pytest.raises(LockError, match="another process is at work there") as error:
                     precompute(model, PrecomputePlan(restart=restart))
                 refused.append(error)
             return original(self, *chunk)

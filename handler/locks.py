@@ -1,4 +1,4 @@
-"""Locks between processes that make one table; the kernel lets go of them when a process ends."""
+"""Locks between processes; the kernel lets go of them when a process ends, however it does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handler.errors import TableError
+from handler.errors import LockError
 
 
 @contextmanager
@@ -19,12 +19,12 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         wait: until another one lets go.
 
     Raises:
-        TableError: another one has it, or it cannot be locked.
+        LockError: another one has it, or it cannot be locked.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise TableError(path, f"cannot be locked: {error.strerror}") from None
+        raise LockError(path, f"cannot be locked: {error.strerror}") from None
     try:
         _lock(path, descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -36,6 +36,6 @@ def _lock(path: Path, descriptor: int, operation: int) -> None:
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:
-        raise TableError(path.parent, "another process is at work there now") from None
+        raise LockError(path.parent, "another process is at work there now") from None
     except OSError as error:
-        raise TableError(path, f"cannot be locked: {error.strerror}") from None
+        raise LockError(path, f"cannot be locked: {error.strerror}") from None

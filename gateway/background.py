@@ -1,0 +1,30 @@
+"""Starts processes that outlive this one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+# Python warns of processes that nobody refers to any more while they run; those here are meant to.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def start_in_background(command: Sequence[str | Path], console: Path) -> subprocess.Popen[bytes]:
+    """Start a process that goes on when this one ends, and that no interrupt at the terminal reaches.
+
+    Args:
+        console: the file that takes what it prints; its content of before is lost.
+    """
+    console.parent.mkdir(parents=True, exist_ok=True)
+    _started[:] = [process for process in _started if process.poll() is None]
+    with console.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    _started.append(process)
+    return process

@@ -1,0 +1,1 @@
+"""Envoy: its configuration, files, process and administration."""

@@ -1,0 +1,102 @@
+"""Speaks with Envoy's administration, which listens on loopback only."""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from gateway.envoy.clusters import LOOPBACK
+from gateway.errors import GatewayError
+
+_TIMEOUT_S = 5.0
+
+
+class _Stat(msgspec.Struct):
+    name: str
+    value: int | float | str
+
+
+class _Stats(msgspec.Struct):
+    stats: list[_Stat]
+
+
+class Admin:
+    """A client of the administration; use it in a `with` statement.
+
+    Every method raises `GatewayError` when Envoy does not answer as it should.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._http = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        """Whether it listens, with all of its configuration."""
+        try:
+            return self._http.get("/ready").status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def prometheus(self, pattern: str) -> str:
+        """Statistics whose names match a regular expression, as Prometheus reads them."""
+        return self._get("/stats/prometheus", filter=pattern)
+
+    def numbers(self, pattern: str) -> dict[str, int]:
+        """Counters and gauges whose names match a regular expression."""
+        return {
+            stat.name: int(stat.value) for stat in self._stats(pattern) if isinstance(stat.value, int | float)
+        }
+
+    def texts(self, pattern: str) -> dict[str, str]:
+        """Texts, such as versions of configurations, whose names match."""
+        return {stat.name: str(stat.value).strip('"') for stat in self._stats(pattern, type="TextReadouts")}
+
+    def num_active(self) -> int:
+        """Requests of clients that are not answered yet."""
+        return self.numbers(f"^{re.escape('http.front.downstream_rq_active')}$").popitem()[1]
+
+    def drain(self) -> None:
+        """Begin to close connections as their requests end, and then to accept no more."""
+        self._post("/healthcheck/fail")
+        self._post("/drain_listeners?graceful&skip_exit")
+
+    def quit(self) -> None:
+        """End the process."""
+        self._post("/quitquitquit")
+
+    def _stats(self, pattern: str, **parameters: str) -> list[_Stat]:
+        text = self._get("/stats", filter=pattern, format="json", **parameters)
+        try:
+            return msgspec.json.decode(text, type=_Stats, strict=False).stats
+        except msgspec.DecodeError as error:
+            raise GatewayError(f"Envoy's statistics are not understood: {error}") from None
+
+    def _get(self, path: str, **parameters: str) -> str:
+        return self._send("GET", path, parameters).text
+
+    def _post(self, path: str) -> None:
+        self._send("POST", path, None)
+
+    def _send(self, method: str, path: str, parameters: dict[str, str] | None) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, params=parameters)
+        except httpx.HTTPError as error:
+            raise GatewayError(f"Envoy does not answer at {self._http.base_url}: {error}") from None
+        if answer.is_error:
+            raise GatewayError(f"Envoy answered {answer.status_code} to {path}: {answer.text.strip()}")
+        return answer

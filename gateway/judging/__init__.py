@@ -1,0 +1,1 @@
+"""Judges versions by what was observed of them."""

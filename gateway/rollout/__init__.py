@@ -1,0 +1,1 @@
+"""A canary rollout: what two versions did, and what follows from it."""

@@ -1,0 +1,189 @@
+"""Runs the gateway of one TorchServe: Envoy, and the controller that this process is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from gateway.degraded.tables import LastAnswers
+from gateway.envoy.admin import Admin
+from gateway.envoy.clusters import LOOPBACK
+from gateway.envoy.process import find_envoy, start_envoy, stop_envoy
+from gateway.errors import GatewayError
+from gateway.place import Gateway
+from gateway.rollout.app import ControllerApp
+from gateway.rollout.comparing import Comparer
+from gateway.rollout.controller import Controller
+from gateway.upstream.tokens import Tokens
+from handler.errors import HopserveError, LockError
+from handler.locks import locked
+
+_TICK_S = 0.25
+_UPKEEP_S = 2.0
+_DRAIN_TIMEOUT_S = 30.0
+# Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
+_RENEWED_BEFORE_S = 300.0
+_log = logging.getLogger(__name__)
+
+
+async def run_gateway(gateway: Gateway, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Run the controller and Envoy until `stopping` is set; then stop Envoy, once it has answered everything.
+
+    An Envoy that runs already, because its controller was killed, is taken over.
+
+    Args:
+        ready: called once clients can ask.
+
+    Raises:
+        GatewayError: another controller runs, an address is taken, or Envoy cannot start.
+        UpstreamError: TorchServe does not answer.
+    """
+    gateway.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(gateway.controller_lock):
+            gateway.controller_lock.write_text(f"{os.getpid()}\n")
+            await _Running(gateway).run(stopping, ready)
+    except LockError:
+        holder = gateway.controller_lock.read_text().strip()
+        raise GatewayError(f"a controller runs already, as process {holder}") from None
+
+
+class _Running:
+    """One run of the controller."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._registry = gateway.registry(_log.warning)
+        self._comparer = Comparer(gateway.properties)
+        self._served = ControllerApp(LastAnswers(gateway.properties), self._comparer, self._status)
+        self._admin = Admin(gateway.settings.admin_port)
+        self._controller = Controller(
+            gateway.rollouts,
+            self._admin,
+            gateway.settings.rollout,
+            self._served.degraded,
+            self._compare,
+        )
+        self._tokens = Tokens(gateway.properties, renewed_before_s=_RENEWED_BEFORE_S)
+        self._key: str | None = None
+        self._api_keys: dict[str, str] = {}
+        self._ended = threading.Event()
+        self._problems: dict[str, str] = {}
+
+    async def run(self, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
+        await asyncio.to_thread(self._registry.reconcile)
+        runner = web.AppRunner(self._served.app, access_log=None, shutdown_timeout=5)
+        await runner.setup()
+        try:
+            await self._listen(runner)
+            await asyncio.to_thread(self._start_envoy)
+            loops = [
+                threading.Thread(target=self._repeat, args=(duty, every_s), daemon=True)
+                for duty, every_s in ((self._tick, _TICK_S), (self._keep_up, _UPKEEP_S))
+            ]
+            for loop in loops:
+                loop.start()
+            ready()
+            await stopping.wait()
+            self._ended.set()
+            await asyncio.to_thread(self._stop_envoy)
+        finally:
+            self._ended.set()
+            await runner.cleanup()
+            self._admin.close()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        port = self._settings.controller_port
+        try:
+            await web.TCPSite(runner, LOOPBACK, port).start()
+        except OSError as error:
+            raise GatewayError(f"{LOOPBACK}:{port} cannot be listened on: {error.strerror}") from None
+
+    def _start_envoy(self) -> None:
+        """Start Envoy, or take over the one that runs; what its configuration says by now is told to both."""
+        gateway = self._gateway
+        files, control = gateway.files, gateway.control
+        self._key = self._tokens.get("inference") if gateway.properties.token_auth else None
+        self._api_keys = gateway.api_keys()
+        running = find_envoy(files)
+        if running is not None and not control.is_started_alike():
+            stop_envoy(running, self._settings, _DRAIN_TIMEOUT_S)
+            running = None
+        traffic = gateway.rollouts.traffic()
+        if running is None:
+            control.write_all(traffic, self._api_keys, self._key)
+            control.check(traffic, self._api_keys)
+            start_envoy(files, self._settings, gateway.logs / "envoy.log")
+            return
+        control.write_key(self._key)
+        control.write_listener(self._api_keys)
+        gateway.rollouts.carry_out()
+
+    def _stop_envoy(self) -> None:
+        running = find_envoy(self._gateway.files)
+        if running is not None:
+            stop_envoy(running, self._settings, _DRAIN_TIMEOUT_S)
+
+    def _repeat(self, duty: Callable[[], None], every_s: float) -> None:
+        """Do something again and again; what fails is said once, and tried again."""
+        name = duty.__name__
+        while not self._ended.wait(every_s):
+            try:
+                duty()
+            except HopserveError as error:
+                if self._problems.get(name) != str(error):
+                    _log.error("%s", error)
+                self._problems[name] = str(error)
+            except Exception:  # noqa: BLE001 - the next time may go well
+                _log.exception("an error of the gateway itself")
+            else:
+                if self._problems.pop(name, None) is not None:
+                    _log.warning("that is over")
+
+    def _tick(self) -> None:
+        """What cannot wait."""
+        self._renew_key()
+        self._controller.tick()
+
+    def _keep_up(self) -> None:
+        """What can."""
+        gateway = self._gateway
+        if find_envoy(gateway.files) is None and not self._ended.is_set():
+            _log.error("Envoy has ended, and is started again")
+            self._start_envoy()
+        for done in self._registry.reconcile():
+            _log.warning("%s", done)
+        gateway.rollouts.carry_out()
+        api_keys = gateway.api_keys()
+        if api_keys != self._api_keys:
+            gateway.control.write_listener(api_keys)
+            self._api_keys = api_keys
+            _log.warning("the keys of clients have changed")
+        for done in self._registry.load_missing():
+            _log.warning("%s", done)
+
+    def _renew_key(self) -> None:
+        if not self._gateway.properties.token_auth:
+            return
+        key = self._tokens.get("inference")
+        if key != self._key:
+            self._gateway.control.write_key(key)
+            self._key = key
+
+    def _compare(self, active: Mapping[str, Any]) -> None:
+        self._comparer.active = active
+
+    def _status(self) -> dict[str, Any]:
+        """What is going on, for people and for `hopserve rollout status`."""
+        decisions = {
+            name: {"action": decision.action, "reason": decision.reason}
+            for name, decision in list(self._controller.decisions.items())
+        }
+        return {"pid": os.getpid(), "decisions": decisions, "problems": sorted(self._problems.values())}

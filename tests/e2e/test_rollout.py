@@ -1,0 +1,161 @@
+"""Rollouts of good and bad versions, with a real TorchServe and a real Envoy, in steps of seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import pytest
+from scipy.stats import binom
+
+from tests.gateways import Front, changed_handler, fronted
+from tests.live_servers import until
+
+_RATE = 100
+_BAD = {
+    "2.0": "    pass\n",
+    # A tenth of its answers are errors.
+    "3.0": """
+    def handle(self, data, context):
+        answers = super().handle(data, context)
+        for row in range(len(answers)):
+            if random.random() < 0.1:
+                answers[row] = b'{"error": {"code": "internal", "message": "made up"}}'
+                context.set_response_status(500, "Internal Server Error", row)
+        return answers
+""",
+    # Slow.
+    "4.0": """
+    def handle(self, data, context):
+        time.sleep(0.1)
+        return super().handle(data, context)
+""",
+    # The right labels, but embeddings that mean nothing.
+    "5.0": """
+    def handle(self, data, context):
+        answers = super().handle(data, context)
+        for row, answer in enumerate(answers):
+            content = json.loads(answer)
+            if "embedding" in content:
+                content["embedding"] = [random.gauss(0, 1) for _ in content["embedding"]]
+                answers[row] = json.dumps(content).encode()
+        return answers
+""",
+}
+
+
+class Clients:
+    """Ask the gateway so many times a second, whatever it answers; a context manager."""
+
+    def __init__(self, front: Front, rate: float = _RATE, headers: dict[str, str] | None = None) -> None:
+        self.statuses: Counter[Any] = Counter()
+        self.versions: Counter[str] = Counter()
+        self.failures: list[Any] = []
+        self._url = front.url()
+        self._rate = rate
+        self._headers = headers or {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+
+    def wait_for(self, num_answers: int) -> None:
+        """Wait until so many requests more were answered."""
+        wanted = self.statuses.total() + num_answers
+        until(lambda: self.statuses.total() >= wanted)
+
+    async def _run(self) -> None:
+        draw, started, sent, tasks = random.Random(0), time.monotonic(), 0, set()
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
+            while not self._stopping.is_set():
+                task = asyncio.create_task(self._ask(session, draw.randrange(1_797)))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                sent += 1
+                await asyncio.sleep(max(0.0, started + sent / self._rate - time.monotonic()))
+            await asyncio.gather(*tasks)
+
+    async def _ask(self, session: aiohttp.ClientSession, node: int) -> None:
+        try:
+            async with session.post(self._url, json={"node_id": node}) as response:
+                content, status = await response.json(), response.status
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            content, status = repr(error), type(error).__name__
+        self.statuses[status] += 1
+        if status == 200:
+            self.versions[content["model_version"]] += 1
+        else:
+            self.failures.append((status, content))
+
+
+@pytest.fixture(scope="module")
+def front(archive_of: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """The example behind a gateway."""
+    with fronted(tmp_path_factory.mktemp("front"), archive_of()) as started:
+        yield started
+
+
+@pytest.fixture
+def candidate(
+    front: Front, archive_of: Callable[..., Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """A version of its own, registered beside 1.0, and gone afterwards."""
+    version = request.param
+    package = changed_handler(tmp_path, _BAD[version])
+    front.add(archive_of(version, handler_package=package))
+    yield version
+    if version in front.weights():
+        front.hopserve("rollout", "rollback")
+    front.hopserve("rollout", "unregister", version)
+
+
+@pytest.mark.parametrize("candidate", ["2.0"], indirect=True)
+def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back_in_a_second(
+    front: Front, candidate: str
+) -> None:
+    with Clients(front) as clients:
+        front.hopserve("rollout", "start", candidate, "--steps", "20,100", "--every", "6s")
+        assert front.weights() == {"1.0": 8_000, candidate: 2_000}
+        clients.wait_for(20)  # those that were routed before
+        clients.versions.clear()
+        clients.wait_for(400)
+        taken, of = clients.versions[candidate], clients.versions.total()
+        low, high = binom.interval(0.99, of, 0.2)
+        assert low <= taken <= high
+        until(lambda: front.model().history[-1].what == "promoted")
+        assert front.weights() == {candidate: 10_000}
+        front.hopserve("rollout", "rollback")
+        began = time.monotonic()
+        assert front.weights() == {"1.0": 10_000}
+        clients.wait_for(20)
+        clients.versions.clear()
+        clients.wait_for(50)
+        assert set(clients.versions) == {"1.0"}
+        assert time.monotonic() - began < 5
+    assert clients.failures == []
+
+
+@pytest.mark.parametrize("candidate", ["3.0", "4.0", "5.0"], indirect=True)
+def test_a_bad_version_is_taken_back(front: Front, candidate: str) -> None:
+    with Clients(front):
+        front.hopserve("rollout", "start", candidate, "--steps", "20,100", "--every", "30s")
+        until(lambda: candidate not in front.weights())
+    event = front.model().history[-1]
+    assert (event.what, event.version) == ("rolled back", candidate)
+    said = {"3.0": "errs in|fails to answer", "4.0": "ms", "5.0": "similarity"}[candidate]
+    assert re.search(said, event.reason), event.reason
