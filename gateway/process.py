@@ -42,7 +42,7 @@ def start_gateway(gateway: Gateway) -> psutil.Process:
     """
     log = gateway.logs / "controller.log"
     hopserve = Path(sys.executable).with_name("hopserve")
-    command = [hopserve, "gateway", "run", "--ts-config", gateway.properties.file]
+    command: list[str | Path] = [hopserve, "gateway", "run", "--ts-config", gateway.properties.file]
     process = start_in_background(command, log)
     deadline = time.monotonic() + _START_TIMEOUT_S
     while READY not in log.read_text(errors="replace").splitlines():

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.autoscale.autoscaler import Autoscaler
 from gateway.degraded.tables import LastAnswers
 from gateway.envoy.admin import Admin
 from gateway.envoy.clusters import LOOPBACK
@@ -71,6 +72,7 @@ class _Running:
             self._served.degraded,
             self._compare,
         )
+        self._autoscaler = Autoscaler(gateway.properties, gateway.settings.autoscale)
         self._tokens = Tokens(gateway.properties, renewed_before_s=_RENEWED_BEFORE_S)
         self._key: str | None = None
         self._api_keys: dict[str, str] = {}
@@ -166,6 +168,9 @@ class _Running:
             gateway.control.write_listener(api_keys)
             self._api_keys = api_keys
             _log.warning("the keys of clients have changed")
+        for look in self._autoscaler.tick():
+            if look.is_change:
+                _log.warning("%s", look)
         for done in self._registry.load_missing():
             _log.warning("%s", done)
 

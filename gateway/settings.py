@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import yaml
 
+from gateway.autoscale.policy import ScalePolicy
 from gateway.errors import GatewayError
 from gateway.judging.policy import Policy
 
@@ -173,6 +174,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         sticky_header: requests with the same value of this header go to the same version.
         max_request_bytes: longer ones are answered 413; none: what TorchServe takes.
         rollout: what makes a rollout go on, wait or go back.
+        autoscale: how many workers the versions of a model have; those of models not named keep theirs.
     """
 
     listen: Listen = Listen()
@@ -190,6 +192,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     log: Log = Log()
     tracing: Tracing | None = None
     rollout: Policy = Policy()
+    autoscale: dict[_ModelName, ScalePolicy] = {}
 
 
 def read_settings(file: Path) -> GatewaySettings:
@@ -228,7 +231,7 @@ def read_api_keys(settings: ApiKeys, folder: Path, variable: str | None) -> dict
     for name, key in keys.items():
         if len(key) < _MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
             raise GatewayError(
-                f"{source}: the key of {name} must be {_MIN_KEY_LENGTH} or more ASCII letters, digits or signs"
+                f"{source}: the key of {name} must be {_MIN_KEY_LENGTH} or more ASCII letters, digits, signs"
             )
     if len(set(keys.values())) < len(keys):
         raise GatewayError(f"{source}: two names have the same key")

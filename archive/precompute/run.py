@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive.precompute.compute import CHUNK_BYTES, Models, Task, device_for
-from handler.locks import locked
 from archive.precompute.pool import Compute, computing
 from archive.precompute.similar import build_index, check_indexes
 from archive.precompute.work import WorkFolder, WorkPlan
@@ -32,6 +31,7 @@ from handler.graph.npy import NpyWriter
 from handler.graph.progress import SILENT, Progress
 from handler.inputs import ModelInputs
 from handler.keeping import embeddings_folder
+from handler.locks import locked
 
 _LEAST_CHUNK, _MOST_CHUNK = 256, 1 << 16
 _POLL_S = 1.0

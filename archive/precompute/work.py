@@ -27,10 +27,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from handler.locks import locked
 from handler.errors import TableError
 from handler.graph.durable import replace_file, sync_folder
 from handler.graph.features import DenseFeatures
+from handler.locks import locked
 
 FORMAT_VERSION = 1
 _PLAN = "plan.json"

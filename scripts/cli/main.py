@@ -28,6 +28,7 @@ _COMMANDS = {
     "models": "scripts.cli.client:models",
     "gateway": "scripts.cli.gateway:gateway",
     "rollout": "scripts.cli.rollout:rollout",
+    "autoscale": "scripts.cli.autoscale:autoscale_command",
 }
 
 

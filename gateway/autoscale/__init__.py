@@ -1,0 +1,1 @@
+"""Scales the workers of model versions with what waits for them."""
