@@ -26,6 +26,7 @@ from handler.errors import HopserveError, LockError
 from handler.locks import locked
 
 _TICK_S = 0.25
+_KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new one, and they are tried again
 _UPKEEP_S = 2.0
 _DRAIN_TIMEOUT_S = 30.0
 # Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
@@ -88,7 +89,11 @@ class _Running:
             await asyncio.to_thread(self._start_envoy)
             loops = [
                 threading.Thread(target=self._repeat, args=(duty, every_s), daemon=True)
-                for duty, every_s in ((self._tick, _TICK_S), (self._keep_up, _UPKEEP_S))
+                for duty, every_s in (
+                    (self._renew_key, _KEY_S),
+                    (self._tick, _TICK_S),
+                    (self._keep_up, _UPKEEP_S),
+                )
             ]
             for loop in loops:
                 loop.start()
@@ -151,7 +156,6 @@ class _Running:
 
     def _tick(self) -> None:
         """What cannot wait."""
-        self._renew_key()
         self._controller.tick()
 
     def _keep_up(self) -> None:
@@ -175,6 +179,7 @@ class _Running:
             _log.warning("%s", done)
 
     def _renew_key(self) -> None:
+        """Tell Envoy of a new key, be it that the old one runs out, or that someone else has renewed it."""
         if not self._gateway.properties.token_auth:
             return
         key = self._tokens.get("inference")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.envoy.forms import Json, extension, fraction
-from gateway.envoy.headers import CLIENT, DEGRADED, PRIORITY
+from gateway.envoy.headers import CLIENT, DEGRADED, ORIGINAL_PATH, PRIORITY
 from gateway.settings import Log
 
 
@@ -48,7 +48,7 @@ _LOGGED = {
     "client": f"%REQ({CLIENT})%",
     "address": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
     "method": "%REQ(:METHOD)%",
-    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "path": f"%REQ({ORIGINAL_PATH}?:PATH)%",
     "priority": f"%REQ({PRIORITY})%",
     "version": "%UPSTREAM_CLUSTER_RAW%",
     "host": "%UPSTREAM_HOST%",

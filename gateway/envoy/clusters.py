@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.envoy.forms import Json, address, address_of, extension, seconds, typed, watched
-from gateway.envoy.headers import VERB
+from gateway.envoy.headers import ORIGINAL_PATH, VERB
 from gateway.envoy.secrets import UPSTREAM_KEY
 from gateway.settings import Breaker, GatewaySettings
 from gateway.traffic import Traffic
 from gateway.upstream.properties import ServerProperties
+from handler import headers
 
 CONTROLLER = "controller"
 LOOPBACK = "127.0.0.1"
@@ -122,6 +123,13 @@ def _outlier_detection(breaker: Breaker) -> Json:
     }
 
 
+def _error_of_the_version() -> Json:
+    """An error that a worker has signed; TorchServe's own, as when a worker dies, take a further try."""
+    by_worker = {"name": headers.WORKER, "present_match": True}
+    is_error = {"name": ":status", "string_match": {"safe_regex": {"regex": "5[0-9]{2}"}}}
+    return {"http_response_headers_match": {"headers": [by_worker, is_error]}}
+
+
 def _circuit_breakers(settings: GatewaySettings) -> Json:
     breaker, retries = settings.breaker, settings.retries
 
@@ -145,6 +153,9 @@ def _path_of(model: str, version: str) -> Json:
     code = f"""
         function envoy_on_request(request)
           local headers = request:headers()
+          if not headers:get("{ORIGINAL_PATH}") then
+            headers:add("{ORIGINAL_PATH}", headers:get(":path"))
+          end
           headers:replace(":path", "/" .. (headers:get("{VERB}") or "predictions") .. "/{model}/{version}")
         end
     """
@@ -200,6 +211,7 @@ def _http_options(filters: list[Json], settings: GatewaySettings) -> Json:
     }
     if filters:
         options["http_filters"] = [*filters, codec]
+        options["outlier_detection"] = {"error_matcher": _error_of_the_version()}
     return {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
             "extensions.upstreams.http.v3.HttpProtocolOptions", **options

@@ -9,6 +9,7 @@ PRIORITY = "x-priority"
 API_KEY = "x-api-key"
 CLIENT = "x-hopserve-client"
 VERB = "x-hopserve-verb"
+ORIGINAL_PATH = "x-envoy-original-path"
 DEGRADED = "x-hopserve-degraded"
 # By which TorchServe sends a whole batch to another function of the handler.
 DIVERTING = ("describe", "explain")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.envoy.clusters import CONTROLLER, cluster_name
-from gateway.envoy.forms import Json, error_body, fraction, seconds, set_header
+from gateway.envoy.forms import Json, error_body, extension, fraction, seconds, set_header
 from gateway.envoy.headers import PRIORITY, VERB, VERSION
 from gateway.settings import GatewaySettings
 from gateway.traffic import ModelTraffic, Traffic, VersionTraffic
@@ -15,6 +15,7 @@ from handler import headers
 
 ROUTES = "routes"
 _BY_WEIGHT = "v1"
+_TRIES_OF_WORKERS = 3
 
 
 @dataclass(frozen=True)
@@ -144,15 +145,20 @@ def _destination(
 def _retries(settings: GatewaySettings) -> Json:
     """Send again what no worker has answered: the answers of workers are signed, TorchServe's own are not.
 
-    Its own are those of a worker's death, of a full queue, and of a key that was renewed meanwhile. After two
+    Its own are those of a worker's death, of a full queue, and of a key that was renewed meanwhile. After three
     tries the next is left to whoever gives degraded answers.
     """
     return {
         "retry_on": "connect-failure,refused-stream,reset,retriable-headers",
         "retriable_headers": [{"name": headers.WORKER, "present_match": True, "invert_match": True}],
         "num_retries": settings.retries.tries,
+        "retry_priority": extension(
+            "envoy.retry_priorities.previous_priorities",
+            "extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+            update_frequency=_TRIES_OF_WORKERS,
+        ),
         "per_try_timeout": seconds(settings.time_outs.try_s),
-        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.5s"},
+        "retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"},
     }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -159,3 +161,33 @@ def test_a_bad_version_is_taken_back(front: Front, candidate: str) -> None:
     assert (event.what, event.version) == ("rolled back", candidate)
     said = {"3.0": "errs in|fails to answer", "4.0": "ms", "5.0": "similarity"}[candidate]
     assert re.search(said, event.reason), event.reason
+
+
+def test_no_request_is_lost_on_the_way(front: Front, archive_of: Callable[..., Path]) -> None:
+    """Whatever ops do, and whichever worker dies, every client gets its answer.
+
+    `HOPSERVE_SECONDS` says how long it takes; by default it is as short as can be.
+    """
+    ends = time.monotonic() + float(os.environ.get("HOPSERVE_SECONDS", "0"))
+    with Clients(front, rate=200) as clients:
+        round_number = 0
+        while round_number == 0 or time.monotonic() < ends:
+            round_number += 1
+            version = f"6.{round_number}"
+            front.add(archive_of(version))
+            front.hopserve("rollout", "start", version, "--steps", "10,100", "--every", "2s")
+            until(lambda: front.model().history[-1].what == "promoted")
+            front.hopserve("rollout", "rollback")
+            front.hopserve("rollout", "unregister", version)
+            front.hopserve("models", "scale", "graphsage", "1.0", "2")
+            clients.wait_for(200)
+            os.kill(front.server.worker_pids()[0], signal.SIGKILL)
+            clients.wait_for(1_000)
+            front.hopserve("models", "scale", "graphsage", "1.0", "1")
+            clients.wait_for(200)
+            os.kill(front.server.worker_pids()[0], signal.SIGKILL)
+            clients.wait_for(2_000)
+            front.hopserve("token", "inference", "--renew")
+            clients.wait_for(200)
+    assert clients.failures == []
+    assert set(clients.statuses) == {200}
