@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,12 +158,15 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._stages_us: dict[str, float] | None = None
         self._sums: defaultdict[tuple[Metric, tuple[str, ...]], float] = defaultdict(float)
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
         """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
         with self._lock:
             self._sums[metric, labels] += amount
+            if metric is STAGE_TIME and self._stages_us is not None:
+                self._stages_us[labels[0]] = self._stages_us.get(labels[0], 0.0) + amount
 
     def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
         """Count the answers of a batch, each by its HTTP status and its code, which is `ok` or an error's."""
@@ -175,6 +179,16 @@ class Counters:
     def timed(self, stage: str) -> _Timed:
         """Count the time that a block takes, unless it raises."""
         return _Timed(self, stage)
+
+    @contextmanager
+    def stages(self) -> Iterator[dict[str, float]]:
+        """Gives how many microseconds each stage takes in the block, of which there is one at a time."""
+        stages_us: dict[str, float] = {}
+        self._stages_us = stages_us
+        try:
+            yield stages_us
+        finally:
+            self._stages_us = None
 
     def drain(self) -> dict[tuple[Metric, tuple[str, ...]], float]:
         """What was counted since the last call, by metric and label values."""

@@ -35,6 +35,7 @@ from handler.reading import BufferedReads
 from handler.requests import Response
 from handler.service import Service
 from handler.settings import Settings, parse_graph_settings, parse_settings
+from handler.tracing import TRACEPARENT, Trace, tell, trace_of
 
 GRAPH_VARIABLE = "HOPSERVE_GRAPH"
 _METRICS_PERIOD_S = 1.0
@@ -59,6 +60,7 @@ class _Handler:
 
     def __init__(self) -> None:
         self._service: Answering | None = None
+        self._counters = Counters()
 
     def initialize(self, context: Context) -> None:
         """Open the graph, load the model and warm up; TorchServe sends requests only afterwards.
@@ -83,14 +85,22 @@ class _Handler:
         responses = [_PROBED] * len(data)
         asked: list[int] = []
         bodies: list[bytes | RequestError] = []
+        traces: list[Trace] = []
         for position, row in enumerate(data):
             sent = {name.lower(): value for name, value in context.get_all_request_header(position).items()}
             if headers.PROBE not in sent:
                 asked.append(position)
                 bodies.append(_body(row, sent))
+                if TRACEPARENT in sent and (trace := trace_of(position, sent)) is not None:
+                    traces.append(trace)
         if asked:
-            for position, response in zip(asked, self._service.answer(bodies), strict=True):
+            with self._counters.stages() as stages_us:
+                answered = self._service.answer(bodies)
+            for position, response in zip(asked, answered, strict=True):
                 responses[position] = response
+            for trace in traces:
+                status = responses[trace.position].status.value
+                tell(trace, context.model_name, _version(context), status, len(asked), stages_us)
         for position, response in enumerate(responses):
             _set_header(context, position, response)
         return [response.body for response in responses]
@@ -110,8 +120,7 @@ class ModelHandler(_Handler):
         device = _device(settings, properties.get("gpu_id"))
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
         model = ExportedModel.load(Path(properties["model_dir"]), device)
-        version = str(context.manifest["model"]["modelVersion"])
-        counters = Counters()
+        version, counters = _version(context), self._counters
         source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
         store = open_store(settings, model.signature, context.model_name, version, counters)
         with one_goes_first():
@@ -131,11 +140,11 @@ class GraphHandler(_Handler):
         settings = parse_graph_settings(_section(config))
         with one_goes_first():
             follower = follow(Path(settings.graph), lambda graph: graph)
-        counters = Counters()
+        counters = self._counters
         service = ChangeService(follower, settings, counters)
         if settings.compact_after:
             compact_regularly(follower, settings.compact_after)
-        _publish_regularly(counters, context, str(context.manifest["model"]["modelVersion"]))
+        _publish_regularly(counters, context, _version(context))
         _settle()
         return service
 
@@ -154,6 +163,10 @@ def _settle() -> None:
 
 def _cannot_serve(context: Context, reason: str) -> str:
     return f"hopserve: cannot serve {context.model_name}: {reason}"
+
+
+def _version(context: Context) -> str:
+    return str(context.manifest["model"]["modelVersion"])
 
 
 def _section(config: Mapping[str, Any]) -> dict[str, Any]:

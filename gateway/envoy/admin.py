@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,14 @@ class _Stat(msgspec.Struct):
 
 class _Stats(msgspec.Struct):
     stats: list[_Stat]
+
+
+class _Options(msgspec.Struct):
+    config_path: str
+
+
+class _ServerInfo(msgspec.Struct):
+    command_line_options: _Options
 
 
 class Admin:
@@ -51,6 +60,14 @@ class Admin:
             return self._http.get("/ready").status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
+
+    def configuration(self) -> Path:
+        """The file that it was started with."""
+        text = self._get("/server_info")
+        try:
+            return Path(msgspec.json.decode(text, type=_ServerInfo).command_line_options.config_path)
+        except msgspec.DecodeError as error:
+            raise GatewayError(f"Envoy's description of itself is not understood: {error}") from None
 
     def prometheus(self, pattern: str) -> str:
         """Statistics whose names match a regular expression, as Prometheus reads them."""

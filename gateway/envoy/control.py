@@ -54,7 +54,7 @@ class EnvoyControl:
         self._files.log.parent.mkdir(parents=True, exist_ok=True)
         self.write_key(key)
         self.write_listener(api_keys)
-        _write(self._files.clusters, self._cluster_resources(traffic))
+        _write(self._files.clusters, self._clusters(traffic))
         _write(self._files.routes, [_route_resource(traffic, self._settings)])
         replace_file(self._files.bootstrap, self._bootstrap())
 
@@ -69,8 +69,12 @@ class EnvoyControl:
         routes = {"route_config": render_routes(traffic, self._settings)}
         static = whole.setdefault("static_resources", {})
         static["listeners"] = [self._listener(api_keys, routes)]
-        static["clusters"] = [*static.get("clusters", ()), *self._clusters(traffic)]
         with TemporaryDirectory(prefix="hopserve-") as folder:
+            key_file = Path(folder, "key.json")
+            _write(key_file, [render_key("none")])
+            upstream = Upstream(self._properties, key_file)
+            clusters = render_clusters(traffic, self._settings, upstream)
+            static["clusters"] = [*static.get("clusters", ()), *clusters]
             checked = Path(folder, "envoy.json")
             checked.write_bytes(_encoded(whole))
             validate(checked)
@@ -95,7 +99,7 @@ class EnvoyControl:
         Raises:
             GatewayError: Envoy refuses it, or does not say in time that it has.
         """
-        wanted = self._cluster_resources(traffic)
+        wanted = self._clusters(traffic)
         names = {cluster["name"] for cluster in wanted}
         kept = [cluster for cluster in _read(self._files.clusters) if cluster["name"] not in names]
         routes = [_route_resource(traffic, self._settings)]
@@ -115,9 +119,7 @@ class EnvoyControl:
     def is_current(self, traffic: Traffic) -> bool:
         """Whether the files say this already."""
         routes = [_route_resource(traffic, self._settings)]
-        return _reads(self._files.routes, routes) and _reads(
-            self._files.clusters, self._cluster_resources(traffic)
-        )
+        return _reads(self._files.routes, routes) and _reads(self._files.clusters, self._clusters(traffic))
 
     def _bootstrap(self) -> bytes:
         return _encoded(render_bootstrap(self._settings, self._files))
@@ -127,10 +129,8 @@ class EnvoyControl:
         return render_listener(self._settings, api_keys, routes, self._files.log, max_bytes)
 
     def _clusters(self, traffic: Traffic) -> list[Json]:
-        return render_clusters(traffic, self._settings, self._upstream)
-
-    def _cluster_resources(self, traffic: Traffic) -> list[Json]:
-        return [typed("config.cluster.v3.Cluster", **cluster) for cluster in self._clusters(traffic)]
+        rendered = render_clusters(traffic, self._settings, self._upstream)
+        return [typed("config.cluster.v3.Cluster", **cluster) for cluster in rendered]
 
     def _replace(self, admin: Admin, file: Path, resources: list[Json], subscription: str) -> None:
         """Write a file, and wait until Envoy has read it."""

@@ -53,6 +53,8 @@ def render_listener(
         "name": LISTENER,
         "address": address(settings.listen.address, settings.listen.port),
         "filter_chains": [chain],
+        # Else another process could listen there as well, and take some of the requests.
+        "enable_reuse_port": False,
         # A client that reads slowly must not make Envoy keep much for it.
         "per_connection_buffer_limit_bytes": 1 << 20,
     }

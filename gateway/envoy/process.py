@@ -65,7 +65,7 @@ def start_envoy(files: EnvoyFiles, settings: GatewaySettings, console: Path) -> 
     started = start_in_background(command, console)
     deadline = time.monotonic() + _START_TIMEOUT_S
     with Admin(settings.admin_port) as admin:
-        while not (_is_listening(admin) and started.poll() is None):
+        while not _is_listening(admin, files):
             if started.poll() is not None or time.monotonic() > deadline:
                 started.kill()
                 started.wait()
@@ -105,8 +105,8 @@ def kill_envoy(process: psutil.Process) -> None:
         process.wait(_STOP_TIMEOUT_S)
 
 
-def _is_listening(admin: Admin) -> bool:
-    if not admin.is_ready():
+def _is_listening(admin: Admin, files: EnvoyFiles) -> bool:
+    if not admin.is_ready() or admin.configuration() != files.bootstrap:
         return False
     counts = admin.numbers("^listener_manager\\.(total_listeners_active|lds\\.update_rejected)$")
     return counts.get("listener_manager.total_listeners_active", 0) > 0

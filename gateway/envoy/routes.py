@@ -145,8 +145,8 @@ def _destination(
 def _retries(settings: GatewaySettings) -> Json:
     """Send again what no worker has answered: the answers of workers are signed, TorchServe's own are not.
 
-    Its own are those of a worker's death, of a full queue, and of a key that was renewed meanwhile. After three
-    tries the next is left to whoever gives degraded answers.
+    Its own are those of a worker's death, of a full queue, and of a key that was renewed meanwhile. After
+    three tries the next is left to whoever gives degraded answers.
     """
     return {
         "retry_on": "connect-failure,refused-stream,reset,retriable-headers",

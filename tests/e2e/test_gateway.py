@@ -247,6 +247,7 @@ def test_numbers_of_requests_come_back_and_are_logged(front: Front) -> None:
     until(lambda: logged() != [])
     (row,) = logged()
     assert (row["traceparent"], row["version"], row["status"]) == (trace, "graphsage@1.0", 200)
+    assert row["path"] == "/v1/graphsage/predict"
     assert row["ms"] >= 0
 
 

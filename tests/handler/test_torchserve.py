@@ -250,3 +250,21 @@ def test_counters_reach_torchserve(
     line = next(r.message for r in caplog.records if "hopserve_nodes_total" in r.message)
     assert "hopserve_nodes_total.Count:1.0" in line
     assert "source:live,model_name:graphsage,model_version:3.1" in line
+
+
+def test_traced_requests_are_told_of_with_their_stages(
+    served: tuple[Handler, Context], caplog: pytest.LogCaptureFixture
+) -> None:
+    sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with caplog.at_level("INFO", logger="handler.tracing"):
+        for traceparent in (sampled, sampled[:-1] + "0", "nonsense", ""):
+            sent = JSON_HEADERS | {"Traceparent": traceparent, "X-Request-Id": "abc"}
+            _ask(*served, {"body": b'{"node_id": 0}'}, {"body": b'{"node_id": -1}'}, headers=sent)
+    told = [json.loads(record.message.removeprefix("hopserve trace ")) for record in caplog.records]
+    assert [(row["request_id"], row["traceparent"], row["status"]) for row in told] == [
+        ("abc", sampled, 200),
+        ("abc", sampled, 404),
+    ]
+    assert {row["batch_size"] for row in told} == {2}
+    assert {"parse", "sample", "forward", "encode"} <= told[0]["stages_us"].keys()
+    assert min(told[0]["stages_us"].values()) >= 0

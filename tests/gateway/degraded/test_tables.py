@@ -17,6 +17,7 @@ import yaml
 from gateway.degraded import tables
 from gateway.degraded.tables import LastAnswers, LastTable, NoTable
 from handler.cache.table import Table, tables_in
+from handler.errors import TableError
 from handler.graph import compaction
 from handler.graph.home import write_home
 from tests.gateway.degraded.version import Version, write_archive
@@ -94,7 +95,10 @@ def test_a_graph_that_moved_on_is_opened_again_and_its_table_still_holds(version
     assert (before.graph.snapshot.num_nodes, after.graph.snapshot.num_nodes) == (6, 7)
     assert after.table.manifest.seq == 0
     assert after.graph.snapshot.seq > 0
-    assert version.ask({"node_id": 5})[0] == 200
+    assert before.graph.snapshot.manifest.snapshot_id != after.graph.snapshot.manifest.snapshot_id
+    status, row = version.ask({"node_id": 5})
+    assert status == 200
+    assert row["graph"] == {"snapshot": after.table.manifest.snapshot_id, "seq": 0}  # what it was made of
     assert version.ask({"node_id": 17})[0] == 503
     version.precompute()
     status, row = version.ask({"node_id": 17})
@@ -124,6 +128,24 @@ def test_a_folder_that_is_away_for_an_instant_is_waited_for_once(version: Versio
     _none(version)
     folder.with_name("away").rename(folder)
     _found(version)
+
+
+def test_a_table_that_is_replaced_while_it_is_opened_is_no_broken_one(
+    version: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version.precompute(computed=1000.0)
+    before = _found(version)
+    version.precompute(computed=2000.0)
+    opened = Table.open
+
+    def interrupted(folder: Path) -> Table:
+        monkeypatch.setattr(Table, "open", opened)
+        version.precompute(computed=3000.0)
+        raise TableError(folder, "has files of two tables")
+
+    monkeypatch.setattr(Table, "open", interrupted)
+    assert _found(version) is before
+    assert _found(version).table.manifest.computed == 3000.0
 
 
 @pytest.mark.parametrize("name", ["output.npy", "fingerprint.npy", "sampled.npy", "table.json"])
