@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 # Python warns of processes that nobody refers to any more while they run; those here are meant to.
 _started: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _forget_ended() -> None:
+    _started[:] = [process for process in _started if process.poll() is None]
 
 
 def start_in_background(command: Sequence[str | Path], console: Path) -> subprocess.Popen[bytes]:
@@ -17,7 +23,7 @@ def start_in_background(command: Sequence[str | Path], console: Path) -> subproc
         console: the file that takes what it prints; its content of before is lost.
     """
     console.parent.mkdir(parents=True, exist_ok=True)
-    _started[:] = [process for process in _started if process.poll() is None]
+    _forget_ended()
     with console.open("w") as output:
         process = subprocess.Popen(
             command,
