@@ -85,7 +85,11 @@ class Admin:
 
     def num_active(self) -> int:
         """Requests of clients that are not answered yet."""
-        return self.numbers(f"^{re.escape('http.front.downstream_rq_active')}$").popitem()[1]
+        return self._gauge("http.front.downstream_rq_active")
+
+    def num_connections(self) -> int:
+        """Of clients that are open."""
+        return self._gauge("http.front.downstream_cx_active")
 
     def drain(self) -> None:
         """Begin to close connections as their requests end, and then to accept no more."""
@@ -95,6 +99,9 @@ class Admin:
     def quit(self) -> None:
         """End the process."""
         self._post("/quitquitquit")
+
+    def _gauge(self, name: str) -> int:
+        return self.numbers(f"^{re.escape(name)}$").get(name, 0)
 
     def _stats(self, pattern: str, **parameters: str) -> list[_Stat]:
         text = self._get("/stats", filter=pattern, format="json", **parameters)

@@ -21,6 +21,7 @@ _BINARY = Path(envoy.__file__).parent / "_bin" / "envoy"
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
 _DRAIN_S = 1
+_IDLE_S = 3.0
 _POLL_S = 0.05
 
 
@@ -88,7 +89,9 @@ def stop_envoy(process: psutil.Process, settings: GatewaySettings, drain_timeout
             kill_envoy(process)
             return
         time.sleep(_DRAIN_S)  # until then clients may still come
-        while admin.num_active():
+        # Each connection is closed behind its next answer. One that asks nothing more is not waited for long.
+        idle_s = time.monotonic() + _IDLE_S
+        while admin.num_active() or (admin.num_connections() and time.monotonic() < min(idle_s, deadline)):
             if time.monotonic() > deadline:
                 raise GatewayError(f"the gateway is still answering requests after {drain_timeout_s:.0f} s")
             time.sleep(_POLL_S)

@@ -56,7 +56,7 @@ def test_those_that_wait_enter_together_once_the_first_has_left() -> None:
     def enter(number: int) -> None:
         with one_goes_first(WAIT_S):
             entered.append(number)
-            together.wait(WAIT_S)
+            together.wait(WAIT_S / 4)  # less than they are patient
 
     waiting = [threading.Thread(target=enter, args=(number,)) for number in range(3)]
     with one_goes_first():
