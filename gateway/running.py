@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from gateway.rollout.controller import Controller
 from gateway.upstream.tokens import Tokens
 from handler.errors import HopserveError, LockError
 from handler.locks import locked
+from handler.settings import GRAPH_VARIABLE
 
 _TICK_S = 0.25
 _KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new one, and they are tried again
@@ -64,7 +66,9 @@ class _Running:
         self._settings = gateway.settings
         self._registry = gateway.registry(_log.warning)
         self._comparer = Comparer(gateway.properties)
-        self._served = ControllerApp(LastAnswers(gateway.properties), self._comparer, self._status)
+        graph = os.environ.get(GRAPH_VARIABLE)
+        last = LastAnswers(gateway.properties, graph=Path(graph) if graph else None)
+        self._served = ControllerApp(last, self._comparer, self._status)
         self._admin = Admin(gateway.settings.admin_port)
         self._controller = Controller(
             gateway.rollouts,

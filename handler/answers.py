@@ -13,7 +13,7 @@ from handler.errors import MalformedRequest, NonFiniteOutput, RequestError
 from handler.graph.budget import Sampled
 from handler.graph.readable import ReadableGraph
 from handler.graph.sampler import SampledTrees
-from handler.model.exported import ModelOutput
+from handler.model.output import ModelOutput
 from handler.model.signature import Signature
 from handler.requests import Options, PairReturned, Query
 

@@ -23,8 +23,9 @@ from handler.graph.budget import Sampled
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ids import NodeId
 from handler.inputs import ModelInputs
-from handler.model.exported import Model, ModelOutput
+from handler.model.exported import Model
 from handler.model.memory import free_bytes, peak_bytes, release, translated
+from handler.model.output import ModelOutput
 
 _log = logging.getLogger(__name__)
 _MEASURED_NODES = 16_384  # so many that what a forward takes whatever its size does not count

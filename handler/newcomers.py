@@ -15,7 +15,7 @@ from handler.forwards import Group, Seed
 from handler.graph.fanout import FanoutPlan
 from handler.graph.live_graph import LiveGraph
 from handler.inputs import ModelInputs
-from handler.model.exported import ModelOutput
+from handler.model.output import ModelOutput
 from handler.model.signature import Signature
 from handler.settings import Settings
 

@@ -11,6 +11,8 @@ from handler.errors import SettingsError
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 ColdMethod = Literal["features", "expanded", "mean", "normal"]
+#: In the environment of a process: a folder instead of the graphs that archives name.
+GRAPH_VARIABLE = "HOPSERVE_GRAPH"
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 

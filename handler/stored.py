@@ -22,7 +22,7 @@ from handler.graph.fanout import FanoutPlan
 from handler.graph.ids import NodeId
 from handler.graph.live_graph import LiveGraph
 from handler.inputs import ModelInputs
-from handler.model.exported import ModelOutput
+from handler.model.output import ModelOutput
 from handler.model.signature import Signature
 
 _log = logging.getLogger(__name__)

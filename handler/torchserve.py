@@ -34,10 +34,9 @@ from handler.model.exported import ExportedModel
 from handler.reading import BufferedReads
 from handler.requests import Response
 from handler.service import Service
-from handler.settings import Settings, parse_graph_settings, parse_settings
+from handler.settings import GRAPH_VARIABLE, Settings, parse_graph_settings, parse_settings
 from handler.tracing import TRACEPARENT, Trace, tell, trace_of
 
-GRAPH_VARIABLE = "HOPSERVE_GRAPH"
 _METRICS_PERIOD_S = 1.0
 _WORKER = str(os.getpid())
 _PROBED = Response(HTTPStatus.OK, "ok", b"{}")

@@ -17,7 +17,8 @@ from archive.export.layered import LayeredModel
 from archive.export.parity import ParityReport
 from archive.export.steps import Step, steps
 from handler.errors import ModelError, in_one_line
-from handler.model.exported import ExportedModel, Model, ModelInput, ModelOutput
+from handler.model.exported import ExportedModel, Model, ModelInput
+from handler.model.output import ModelOutput
 from handler.model.signature import Signature
 
 _CPU = torch.device("cpu")

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from gateway.degraded.scores import simple_scores
 from gateway.degraded.tables import LastAnswers, LastTable, NoTable
+from gateway.headers import DEGRADED
 from handler.answers import Answered, Place, Row, check_pairs
 from handler.cache.writing import now_us
 from handler.errors import MalformedRequest, RequestError, UnknownNode, as_value
 from handler.graph.fanout import FanoutPlan
-from handler.model.exported import ModelOutput
+from handler.model.output import ModelOutput
 from handler.requests import (
     PairReturned,
     Query,
@@ -30,7 +31,6 @@ from handler.requests import (
 )
 from handler.settings import Settings
 
-DEGRADED = "x-hopserve-degraded"  # as `gateway.envoy.headers` has it
 PRECOMPUTED, UNAVAILABLE = "precomputed", "unavailable"
 _RETRY_AFTER = {"retry-after": "1"}
 

@@ -12,8 +12,9 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
-from gateway.degraded.answering import DEGRADED, Degraded, DegradedAnswers, NotPrecomputed, refused
+from gateway.degraded.answering import Degraded, DegradedAnswers, NotPrecomputed, refused
 from gateway.degraded.tables import LastAnswers
+from gateway.headers import DEGRADED
 from handler import headers
 from handler.errors import InternalError, MalformedRequest, RequestError
 

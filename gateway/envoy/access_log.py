@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.envoy.forms import Json, extension, fraction
-from gateway.envoy.headers import CLIENT, DEGRADED, ORIGINAL_PATH, PRIORITY
+from gateway.headers import CLIENT, DEGRADED, ORIGINAL_PATH, PRIORITY
 from gateway.settings import Log
 
 

@@ -94,7 +94,7 @@ class Admin:
     def drain(self) -> None:
         """Begin to close connections as their requests end, and then to accept no more."""
         self._post("/healthcheck/fail")
-        self._post("/drain_listeners?graceful&skip_exit")
+        self._post("/drain_listeners?graceful")
 
     def quit(self) -> None:
         """End the process."""

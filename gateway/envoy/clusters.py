@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.envoy.forms import Json, address, address_of, extension, seconds, typed, watched
-from gateway.envoy.headers import ORIGINAL_PATH, VERB
 from gateway.envoy.secrets import UPSTREAM_KEY
+from gateway.headers import DEGRADED, ORIGINAL_PATH, VERB
 from gateway.settings import Breaker, GatewaySettings
 from gateway.traffic import Traffic
 from gateway.upstream.properties import ServerProperties
@@ -126,8 +126,9 @@ def _outlier_detection(breaker: Breaker) -> Json:
 def _error_of_the_version() -> Json:
     """An error that a worker has signed; TorchServe's own, as when a worker dies, take a further try."""
     by_worker = {"name": headers.WORKER, "present_match": True}
+    not_degraded = {"name": DEGRADED, "present_match": True, "invert_match": True}
     is_error = {"name": ":status", "string_match": {"safe_regex": {"regex": "5[0-9]{2}"}}}
-    return {"http_response_headers_match": {"headers": [by_worker, is_error]}}
+    return {"http_response_headers_match": {"headers": [by_worker, not_degraded, is_error]}}
 
 
 def _circuit_breakers(settings: GatewaySettings) -> Json:

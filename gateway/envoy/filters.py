@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gateway.envoy.forms import Json, extension, fraction, seconds
-from gateway.envoy.headers import API_KEY, CLIENT
+from gateway.headers import API_KEY, CLIENT
 from gateway.settings import Bucket, GatewaySettings, Limits
 
 _STATISTICS = "front"

@@ -10,8 +10,8 @@ from gateway.envoy.access_log import render_access_log
 from gateway.envoy.clusters import TRACES
 from gateway.envoy.filters import render_filters
 from gateway.envoy.forms import Json, address, extension, seconds, typed
-from gateway.envoy.headers import DIVERTING
 from gateway.envoy.replies import render_replies
+from gateway.headers import DIVERTING
 from gateway.settings import GatewaySettings
 
 LISTENER = "front"

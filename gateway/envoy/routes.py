@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.envoy.clusters import CONTROLLER, cluster_name
 from gateway.envoy.forms import Json, error_body, extension, fraction, seconds, set_header
-from gateway.envoy.headers import PRIORITY, VERB, VERSION
+from gateway.headers import PRIORITY, VERB, VERSION
 from gateway.settings import GatewaySettings
 from gateway.traffic import ModelTraffic, Traffic, VersionTraffic
 from handler import headers

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from handler.errors import ModelError
 from handler.model.device import on_device
+from handler.model.output import ModelOutput
 from handler.model.runtime import Runtime, load_runtime
 from handler.model.signature import Signature, check_files, read_signature
 
@@ -31,24 +32,6 @@ class ModelInput:
     tensors: tuple[Tensor, ...]
     num_seeds: int
     seed_rows: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a model says of some seeds.
-
-    Args:
-        embedding: float32 [num_seeds, embedding_dim], of width 0 where it gives none.
-        prediction: float32 [num_seeds, number of labels or targets], of width 0 where it gives none.
-    """
-
-    embedding: NDArray[np.float32]
-    prediction: NDArray[np.float32]
-
-    @property
-    def side_by_side(self) -> NDArray[np.float32]:
-        """float32 [num_seeds, output_dim], all that it says of each seed."""
-        return np.concatenate([self.embedding, self.prediction], axis=1)
 
 
 class Model(Protocol):

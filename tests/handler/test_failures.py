@@ -19,8 +19,9 @@ from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
-from handler.model.exported import ModelInput, ModelOutput
+from handler.model.exported import ModelInput
 from handler.model.memory import peak_bytes
+from handler.model.output import ModelOutput
 from tests.models import random_model
 from tests.served import CPU, RING, Answering, Served, close
 

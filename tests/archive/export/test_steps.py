@@ -24,7 +24,8 @@ from handler.graph.edges import EdgeArrays
 from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
-from handler.model.exported import ExportedModel, ModelInput, ModelOutput
+from handler.model.exported import ExportedModel, ModelInput
+from handler.model.output import ModelOutput
 from handler.model.runtime import as_outputs
 from handler.model.signature import EdgeInput, FileFormat, Signature, read_signature
 from tests.archive.export.nets import DIM, EDGE_DIM, Net, net, sage
