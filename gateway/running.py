@@ -30,6 +30,7 @@ from handler.settings import GRAPH_VARIABLE
 _TICK_S = 0.25
 _KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new one, and they are tried again
 _UPKEEP_S = 2.0
+_SCALE_S = 1.0
 _DRAIN_TIMEOUT_S = 30.0
 # Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
 _RENEWED_BEFORE_S = 300.0
@@ -97,6 +98,7 @@ class _Running:
                     (self._renew_key, _KEY_S),
                     (self._tick, _TICK_S),
                     (self._keep_up, _UPKEEP_S),
+                    (self._scale, _SCALE_S),
                 )
             ]
             for loop in loops:
@@ -176,11 +178,13 @@ class _Running:
             gateway.control.write_listener(api_keys)
             self._api_keys = api_keys
             _log.warning("the keys of clients have changed")
+        for done in self._registry.load_missing():
+            _log.warning("%s", done)
+
+    def _scale(self) -> None:
         for look in self._autoscaler.tick():
             if look.is_change:
                 _log.warning("%s", look)
-        for done in self._registry.load_missing():
-            _log.warning("%s", done)
 
     def _renew_key(self) -> None:
         """Tell Envoy of a new key, be it that the old one runs out, or that someone else has renewed it."""

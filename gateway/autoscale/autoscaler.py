@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from gateway.autoscale.observe import Observer, VersionName
 from gateway.autoscale.plan import Observation, ScalePlan, ScaleState, plan
 from gateway.autoscale.policy import ScalePolicy
-from gateway.errors import UpstreamError
+from gateway.errors import NoAnswer, UpstreamError
 from gateway.upstream.client import Client
 from gateway.upstream.properties import ServerProperties
 
@@ -18,12 +20,17 @@ _DRAIN_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a version: what was seen, what follows from it, and whether it is being done."""
+    """One look at a version: what was seen, what follows from it, and whether it is being done.
+
+    Args:
+        failure: why the change that was planned then could not be made.
+    """
 
     model: str
     version: str
     seen: Observation
     plan: ScalePlan
+    failure: str | None = None
 
     @property
     def is_change(self) -> bool:
@@ -31,6 +38,9 @@ class Look:
         return self.plan.num_workers != self.seen.workers
 
     def __str__(self) -> str:
+        if self.failure is not None:
+            name = f"{self.model} {self.version}"
+            return f"{name}: cannot be scaled to {self.plan.num_workers} workers: {self.failure}"
         verb = "scaling" if self.is_change else "keeping"
         return f"{self.model} {self.version}: {verb} at {self.plan.num_workers}: {self.plan.reason}"
 
@@ -52,21 +62,28 @@ class Autoscaler:
         self._observer = Observer(properties)
         self._states: dict[VersionName, ScaleState] = {}
         self._changing: dict[VersionName, threading.Thread] = {}
-        self._failures: list[str] = []
+        self._failed: list[Look] = []
+        self._rests_until_s: dict[VersionName, float] = {}
 
     def tick(self) -> list[Look]:
         """Look at every version, and begin to change what should be; never waits until it is done.
 
+        A change that has failed comes again, with its failure; it is tried again after the cool-down.
+
         Raises:
-            UpstreamError: TorchServe does not answer, or a change that was begun has failed.
+            UpstreamError: TorchServe does not answer.
         """
         if not self._policies:
             return []
-        if self._failures:
-            raise UpstreamError(self._failures.pop(0))
-        looks = []
+        looks = [self._failed.pop(0) for _ in range(len(self._failed))]
         for name, seen in self._observer.look(frozenset(self._policies)).items():
-            if (changing := self._changing.get(name)) is not None and changing.is_alive():
+            if (changing := self._changing.get(name)) is not None:
+                if changing.is_alive():
+                    continue
+                # A worker takes long to start, and a queue that grew meanwhile takes long to get shorter.
+                self._states[name] = replace(self._states[name], changed_s=time.monotonic())
+                del self._changing[name]
+            if time.monotonic() < self._rests_until_s.get(name, 0.0):
                 continue
             planned, state = plan(seen, self._states.get(name, ScaleState()), self._policies[name[0]])
             look = Look(*name, seen, planned)
@@ -74,7 +91,7 @@ class Autoscaler:
                 state = self._states.get(name, ScaleState())  # it goes on to be so
             self._states[name] = state
             if look.is_change and not self._dry_run:
-                self._begin(name, planned.num_workers)
+                self._begin(look)
             looks.append(look)
         return looks
 
@@ -83,14 +100,43 @@ class Autoscaler:
         for changing in self._changing.values():
             changing.join()
 
-    def _begin(self, name: VersionName, num_workers: int) -> None:
-        thread = threading.Thread(target=self._scale, args=(name, num_workers), daemon=True)
-        self._changing[name] = thread
+    def _begin(self, look: Look) -> None:
+        thread = threading.Thread(target=self._scale, args=(look,), daemon=True)
+        self._changing[look.model, look.version] = thread
         thread.start()
 
-    def _scale(self, name: VersionName, num_workers: int) -> None:
-        try:
-            with Client(self._properties) as client:
-                client.scale(*name, num_workers, _DRAIN_TIMEOUT_S)
-        except UpstreamError as error:
-            self._failures.append(f"{' '.join(name)} cannot be scaled to {num_workers} workers: {error}")
+    def _scale(self, look: Look) -> None:
+        name, wanted = (look.model, look.version), look.plan.num_workers
+        with Client(self._properties) as client:
+            try:
+                client.scale(*name, wanted, _DRAIN_TIMEOUT_S)
+            except NoAnswer as error:
+                self._fail(look, error)
+            except UpstreamError as error:
+                if not _is_done(client, look):
+                    _take_back(client, look)
+                    self._fail(look, error)
+
+    def _fail(self, look: Look, error: UpstreamError) -> None:
+        rest_s = self._policies[look.model].cool_down_s
+        self._rests_until_s[look.model, look.version] = time.monotonic() + rest_s
+        self._failed.append(replace(look, failure=str(error)))
+
+
+def _is_done(client: Client, look: Look) -> bool:
+    """Whether a version has as many workers as were wanted, in spite of an error.
+
+    TorchServe can remove a worker and then answer 500 ConcurrentModificationException, when the worker's own
+    thread gives back its requests at that moment.
+    """
+    with suppress(UpstreamError):
+        version = client.version(look.model, look.version)
+        return version.num_ready == len(version.workers) == look.plan.num_workers
+    return False
+
+
+def _take_back(client: Client, look: Look) -> None:
+    """Do without workers that do not start: TorchServe would try for minutes, and then keep their places."""
+    if look.plan.num_workers > look.seen.workers > 0:
+        with suppress(UpstreamError):
+            client.scale(look.model, look.version, look.seen.workers, _DRAIN_TIMEOUT_S)

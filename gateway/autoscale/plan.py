@@ -17,6 +17,7 @@ class Observation:
         ready: those of them that take requests; others start, at first or after they died.
         pending: requests in its queue now.
         queue_ms: how long requests waited there since the last time, on average.
+        requests_per_s: that came since then.
     """
 
     at_s: float
@@ -24,6 +25,7 @@ class Observation:
     ready: int
     pending: int
     queue_ms: float
+    requests_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,15 @@ class ScaleState:
     Args:
         above_since_s, below_since_s: since when it has had too few workers, or too many; None: it has not.
         changed_s: when its workers were last changed.
+        busiest: of the looks since it has had too few, that with the most requests.
+        too_much: the busiest look before a worker was added the last time.
     """
 
     above_since_s: float | None = None
     below_since_s: float | None = None
     changed_s: float | None = None
+    busiest: Observation | None = None
+    too_much: Observation | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def plan(seen: Observation, state: ScaleState, policy: ScalePolicy) -> tuple[Sca
     bounded = min(max(seen.workers, policy.min_workers), policy.max_workers)
     if bounded != seen.workers:
         planned = _to(seen, bounded, f"not within {policy.min_workers} and {policy.max_workers}")
-        return planned, ScaleState(changed_s=seen.at_s)
+        return planned, ScaleState(changed_s=seen.at_s, too_much=state.too_much)
     state = _noted(seen, state, policy)
     if state.changed_s is not None and (passed_s := seen.at_s - state.changed_s) < policy.cool_down_s:
         planned = _to(seen, seen.workers, f"{passed_s:.0f} of {policy.cool_down_s:g} s since the last change")
@@ -67,7 +73,10 @@ def plan(seen: Observation, state: ScaleState, policy: ScalePolicy) -> tuple[Sca
     else:
         planned = _to(seen, seen.workers, _load_in_words(seen, policy))
     is_change = planned.num_workers != seen.workers
-    return planned, ScaleState(changed_s=seen.at_s) if is_change else state
+    if not is_change:
+        return planned, state
+    too_much = state.busiest if planned.num_workers > seen.workers else state.too_much
+    return planned, ScaleState(changed_s=seen.at_s, too_much=too_much)
 
 
 def _up(seen: Observation, lasted_s: float, policy: ScalePolicy) -> ScalePlan:
@@ -90,12 +99,33 @@ def _down(seen: Observation, lasted_s: float, policy: ScalePolicy) -> ScalePlan:
 def _noted(seen: Observation, state: ScaleState, policy: ScalePolicy) -> ScaleState:
     is_above = _pressure(seen, policy, seen.workers) > 1
     without_one = max(1, seen.workers - 1)
-    is_below = not is_above and _pressure(seen, policy, without_one) < policy.idle_ratio
+    is_below = (
+        not is_above
+        and _pressure(seen, policy, without_one) < policy.idle_ratio
+        and _is_known_to_do(seen, without_one, state.too_much, policy)
+    )
+    # A burst can be over, and still be waiting, when a worker is added for it.
+    busiest = max(seen, state.busiest or seen, key=lambda look: look.requests_per_s)
     return replace(
         state,
+        busiest=busiest if is_above else None,
         above_since_s=_since(state.above_since_s, seen) if is_above else None,
         below_since_s=_since(state.below_since_s, seen) if is_below else None,
     )
+
+
+def _is_known_to_do(
+    seen: Observation, workers: int, too_much: Observation | None, policy: ScalePolicy
+) -> bool:
+    """Whether so many workers would have clearly less each than when there were too few the last time.
+
+    How long requests wait does not tell: the queue of two workers can be empty, and too long without one of
+    them. So a load that stays would take and give the same worker for ever.
+    """
+    if too_much is None:
+        return True
+    bearable_per_s = policy.idle_ratio * too_much.requests_per_s / too_much.workers
+    return seen.requests_per_s <= bearable_per_s * workers
 
 
 def _since(known_s: float | None, seen: Observation) -> float:

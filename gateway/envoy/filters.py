@@ -27,8 +27,26 @@ def render_filters(settings: GatewaySettings, api_keys: Mapping[str, str], max_b
     yield extension(
         "envoy.filters.http.buffer", "extensions.filters.http.buffer.v3.Buffer", max_request_bytes=max_bytes
     )
+    yield _only_once()
     yield extension(
         "envoy.filters.http.router", "extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
+    )
+
+
+def _only_once() -> Json:
+    """Sends a request that stores a described node only once: twice, it might add its edges twice."""
+    code = """
+        function envoy_on_request(request)
+          local body = request:body()
+          if body and string.find(body:getBytes(0, body:length()), '"store"', 1, true) then
+            request:headers():replace("x-envoy-max-retries", "0")
+          end
+        end
+    """
+    return extension(
+        "envoy.filters.http.lua",
+        "extensions.filters.http.lua.v3.Lua",
+        default_source_code={"inline_string": code},
     )
 
 

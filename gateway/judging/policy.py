@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     min_p99_ms: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     min_similarity: _Share = 0.9
     max_label_disagreement: _Share = 0.1
-    min_compared: _Count = 50
+    min_compared: _Count = 200
     max_failed_comparisons: _Share = 0.02
 
 

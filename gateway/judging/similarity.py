@@ -12,7 +12,6 @@ from scipy.stats import t as student
 _Floats = NDArray[np.float64]
 _FEWEST_NODES = 20  # of which a similarity is told
 _NUM_BLOCKS = 25  # of the jackknife
-_TINY = 1e-12
 
 
 def similarity(
@@ -45,7 +44,9 @@ def similarity(
     ends = np.linspace(0, num_nodes, min(_NUM_BLOCKS, num_nodes // 4) + 1).astype(int)
     blocks = [slice(*pair) for pair in pairwise(ends)]
     xy, xx, yy = (_hsic(*sides, blocks) for sides in ((x, y), (x, x), (y, y)))
-    of_all, *without = np.clip(xy / np.sqrt(np.maximum(xx * yy, _TINY)), -1, 1)
+    # No floor below the scale: where few nodes are far from all others, these products are small.
+    scale = np.sqrt(np.maximum(xx, 0)) * np.sqrt(np.maximum(yy, 0))
+    of_all, *without = np.clip(np.divide(xy, scale, out=np.zeros_like(xy), where=scale > 0), -1, 1)
     spread = np.var(without) * (len(blocks) - 1)
     upper = of_all + student.ppf(confidence, len(blocks) - 1) * math.sqrt(spread)
     return max(0.0, float(of_all)), float(np.clip(upper, 0, 1))
@@ -69,17 +70,16 @@ def _hsic(x: _Floats, y: _Floats, blocks: list[slice]) -> _Floats:
     With K = X X' and L = Y Y' but zeros on their diagonals, it takes tr(K L), 1' K L 1, 1' K 1 and 1' L 1,
     which are found without K and L.
     """
-    x_norms, y_norms = (x * x).sum(axis=1), (y * y).sum(axis=1)
+    kept = np.ones((len(x), 1 + len(blocks)))
+    for place, block in enumerate(blocks, 1):
+        kept[block, place] = 0
     product = x.T @ y
-    answers = []
-    for left_out in (slice(0, 0), *blocks):
-        kept = np.ones(len(x), bool)
-        kept[left_out] = False
-        n = int(kept.sum())
-        x_kept, y_kept = x_norms[kept], y_norms[kept]
-        trace = ((product - x[left_out].T @ y[left_out]) ** 2).sum() - x_kept @ y_kept
-        x_rows = x[kept] @ x[kept].sum(axis=0) - x_kept
-        y_rows = y[kept] @ y[kept].sum(axis=0) - y_kept
-        of_sums = x_rows.sum() * y_rows.sum() / ((n - 1) * (n - 2)) - 2 * (x_rows @ y_rows) / (n - 2)
-        answers.append((trace + of_sums) / (n * (n - 3)))
-    return np.array(answers)
+    traces = [((product - x[block].T @ y[block]) ** 2).sum() for block in (slice(0, 0), *blocks)]
+    x_norms, y_norms = (x * x).sum(axis=1, keepdims=True), (y * y).sum(axis=1, keepdims=True)
+    x_rows = (x @ (x.T @ kept) - x_norms) * kept
+    y_rows = (y @ (y.T @ kept) - y_norms) * kept
+    n = kept.sum(axis=0)
+    trace = np.array(traces) - (x_norms * y_norms * kept).sum(axis=0)
+    of_sums = x_rows.sum(axis=0) * y_rows.sum(axis=0) / ((n - 1) * (n - 2))
+    of_rows = (x_rows * y_rows).sum(axis=0) * 2 / (n - 2)
+    return np.asarray((trace + of_sums - of_rows) / (n * (n - 3)))

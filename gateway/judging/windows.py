@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
@@ -120,26 +120,40 @@ class Window:
         """The share of requests that were answered with an error."""
         return self.errors / self.requests if self.requests else 0.0
 
+    def with_degraded_as_errors(self) -> Window:
+        """The same, with degraded answers as errors; as they are read a moment apart, no more than all."""
+        return replace(self, errors=min(self.requests, self.errors + self.degraded), degraded=0)
+
+    def __add__(self, other: Window) -> Window:
+        return Window(
+            max(self.seconds, other.seconds),
+            self.requests + other.requests,
+            self.errors + other.errors,
+            self.degraded + other.degraded,
+            self.latencies + other.latencies,
+        )
+
 
 def window_between(older: Totals, newer: Totals) -> Window:
     """What came between two readings.
 
     Where any counter went back the process had started again, and all that it has counted since is new.
+    Degraded answers are counted by another process than the others are.
     """
+    degraded = newer.degraded - older.degraded if newer.degraded >= older.degraded else newer.degraded
     began_anew = (
         newer.requests < older.requests
         or newer.errors < older.errors
-        or newer.degraded < older.degraded
         or newer.latencies.began_anew(older.latencies)
     )
     seconds = newer.at_s - older.at_s
     if began_anew:
-        return Window(seconds, newer.requests, newer.errors, newer.degraded, newer.latencies)
+        return Window(seconds, newer.requests, newer.errors, degraded, newer.latencies)
     return Window(
         seconds,
         newer.requests - older.requests,
         newer.errors - older.errors,
-        newer.degraded - older.degraded,
+        degraded,
         newer.latencies - older.latencies,
     )
 

@@ -186,7 +186,8 @@ def paired(baseline: tuple[int, bytes], candidate: tuple[int, bytes]) -> Iterato
     if first is None or 0 in (baseline[0], candidate[0]):
         return
     if second is None:
-        second = [{"error": {}}] * len(first)
+        # One failure, however many nodes were asked for: they did not fail independently.
+        first, second = first[:1], [{"error": {}}]
     for one, other in zip(first, second, strict=False):
         node = str(one.get("node_id", one.get("node")))
         yield _answer(node, one), _answer(node, other)
@@ -229,8 +230,9 @@ def _answer(node: str, row: dict[str, Any]) -> Answer:
         return Answer(node, failed=code in _FAILURES)
     embedding = None
     if isinstance(row.get("embedding"), list):
-        embedding = np.asarray(row["embedding"], dtype=np.float32)
-        if not np.isfinite(embedding).all():
+        numbers = np.asarray(row["embedding"], dtype=np.float64)
+        if not (np.abs(numbers) <= np.finfo(np.float32).max).all():
             return Answer(node, failed=True)
+        embedding = numbers.astype(np.float32)
     label = row.get("label")
     return Answer(node, embedding, None if label is None else str(label))

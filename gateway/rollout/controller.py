@@ -16,7 +16,7 @@ from gateway.rollout.comparing import Comparing
 from gateway.rollout.manifest import Model, Rollout
 from gateway.rollout.observe import VersionName, observe
 from gateway.rollout.rollouts import Rollouts, now
-from gateway.rollout.watch import Watch, readings_of
+from gateway.rollout.watch import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,9 @@ class Controller:
         totals = observe(self._admin, self._degraded())
         for name, watch in self._watches.items():
             model = models[name]
-            watch.add(readings_of(model, watch.rollout, name, totals), time.monotonic())
+            mine = {version: seen for (owner, version), seen in totals.items() if owner == name}
+            others = frozenset(model.weights) - {watch.rollout.candidate}
+            watch.add(mine, others, time.monotonic())
             self._judge(name, model, watch)
 
     def watch(self, name: str) -> Watch | None:
@@ -79,10 +81,12 @@ class Controller:
             if rollout is None or not rollout.is_active:
                 continue
             known = self._watches.get(name)
-            is_known = known is not None and known.is_of(rollout)
-            watches[name] = (
-                known if known is not None and is_known else Watch(rollout, self._policy, time.monotonic())
-            )
+            if known is not None and known.is_of(rollout):
+                watches[name] = known
+                continue
+            goes_on = known is not None and known.rollout.candidate == rollout.candidate
+            baselines = known.baselines if known is not None and goes_on else {}
+            watches[name] = Watch(rollout, self._policy, baselines, time.monotonic())
         if watches != self._watches:
             self._watches = watches
             self._on_comparing(

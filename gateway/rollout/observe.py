@@ -24,7 +24,7 @@ def observe(admin: Admin, degraded: Mapping[VersionName, int]) -> dict[VersionNa
 
     Args:
         degraded: how many degraded answers with a good status there were, which Envoy does not tell from
-            others; they count as errors.
+            others.
 
     Raises:
         GatewayError: Envoy does not answer.
@@ -43,7 +43,7 @@ def totals_of(text: str, degraded: Mapping[VersionName, int], at_s: float) -> di
         version: Totals(
             at_s=at_s,
             requests=count,
-            errors=errors.get(version, 0) + degraded.get(version, 0),
+            errors=errors.get(version, 0),
             degraded=degraded.get(version, 0),
             latencies=times.get(version, Latencies.empty(bounds)),
         )

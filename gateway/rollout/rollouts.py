@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 import msgspec
@@ -35,7 +35,7 @@ class Rollouts:
 
     def traffic(self) -> Traffic:
         """What Envoy should do now."""
-        return traffic_of(self._file.read())
+        return traffic_of(self._file.read(), self._settings.models)
 
     def change(self, name: str, transition: Transition) -> Model:
         """Change the state of a model, and then the traffic.
@@ -62,7 +62,7 @@ class Rollouts:
             return self._carry_out(self._file.read())
 
     def _carry_out(self, manifest: Manifest) -> bool:
-        traffic = traffic_of(manifest)
+        traffic = traffic_of(manifest, self._settings.models)
         if self._control.is_current(traffic):
             return False
         with Admin(self._settings.admin_port) as admin:
@@ -71,9 +71,16 @@ class Rollouts:
         return True
 
 
-def traffic_of(manifest: Manifest) -> Traffic:
-    """The traffic that a state stands for."""
-    return Traffic(tuple(_model_traffic(name, model) for name, model in sorted(manifest.models.items())))
+def traffic_of(manifest: Manifest, served: Collection[str] = ()) -> Traffic:
+    """The traffic that a state stands for.
+
+    Args:
+        served: models to which clients get through; none: all.
+    """
+    models = sorted(manifest.models.items())
+    return Traffic(
+        tuple(_model_traffic(name, model) for name, model in models if not served or name in served)
+    )
 
 
 def _model_traffic(name: str, model: Model) -> ModelTraffic:

@@ -16,6 +16,7 @@ from gateway.upstream.tokens import Purpose, Tokens
 from handler import headers
 
 _TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 330.0  # more than the 300 s that TorchServe gives a worker to start
 _Kind = TypeVar("_Kind")
 
 
@@ -125,7 +126,9 @@ class Client:
         """
         parameters = {"url": archive, "initial_workers": "1", "synchronous": "true"}
         try:
-            return self._manage("POST", "/models", _Status, params=parameters).status
+            return self._manage(
+                "POST", "/models", _Status, params=parameters, timeout=_START_TIMEOUT_S
+            ).status
         except Refused as refusal:
             if refusal.status == httpx.codes.INTERNAL_SERVER_ERROR:
                 self._take_back(archive)
@@ -141,7 +144,7 @@ class Client:
             self.drain(model, version, drain_timeout_s)
         parameters = {"min_worker": num_workers, "max_worker": num_workers, "synchronous": "true"}
         path = f"/models/{model}/{version}"
-        return self._manage("PUT", path, _Status, params=parameters).status
+        return self._manage("PUT", path, _Status, params=parameters, timeout=_START_TIMEOUT_S).status
 
     def set_default(self, model: str, version: str) -> str:
         """Make a version the one that answers requests that name none."""

@@ -7,10 +7,11 @@ import time
 import click
 import msgspec
 
-from gateway.autoscale.autoscaler import Autoscaler
+from gateway.autoscale.autoscaler import Autoscaler, Look
 from gateway.autoscale.policy import ScalePolicy
+from gateway.errors import UpstreamError
 from gateway.upstream.properties import ServerProperties
-from scripts.cli.options import Age, with_server
+from scripts.cli.options import Age, say, with_server
 
 _DEFAULT = ScalePolicy()
 
@@ -59,8 +60,16 @@ def autoscale_command(
         raise click.UsageError(str(error)) from None
     scaler = Autoscaler(properties, {model: checked}, dry_run=dry_run)
     ends_s = time.monotonic() + duration_s if duration_s is not None else None
+    _show(scaler.tick())  # where there is no server, that ends it
     while ends_s is None or time.monotonic() < ends_s:
-        for look in scaler.tick():
-            click.echo(str(look))
         time.sleep(every)
+        try:
+            _show(scaler.tick())
+        except UpstreamError as error:
+            say(f"{error}; looking again in {every:g} s")
     scaler.finish()
+
+
+def _show(looks: list[Look]) -> None:
+    for look in looks:
+        click.echo(str(look))

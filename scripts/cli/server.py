@@ -34,7 +34,7 @@ _RESTART_PAUSE_S = 5.0
 @click.option(
     "--timeout-s",
     type=click.FloatRange(min=1),
-    default=120.0,
+    default=330.0,
     show_default=True,
     help="How long the workers may take to become ready.",
 )

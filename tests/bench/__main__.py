@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tests.bench.formats import formats_command
+from tests.bench.gateway import gateway_command
 from tests.bench.live.command import live_command
 from tests.bench.pipeline import pipeline_command
 from tests.bench.precompute import precompute_command
@@ -18,6 +19,7 @@ def bench() -> None:
 
 
 bench.add_command(formats_command)
+bench.add_command(gateway_command)
 bench.add_command(live_command)
 bench.add_command(pipeline_command)
 bench.add_command(precompute_command)

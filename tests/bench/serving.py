@@ -10,7 +10,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from tests.bench.example import make_example
 from tests.load import Answered, send_all
 from tests.servers import Server, running
 
-_NUM_NODES = 1797
+NUM_NODES = 1797
 _NOOP = "no-op"
 # How the example is asked: for all that it says, and for the label alone.
 _ASKED: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "stored": {},
     "stored, label": {"return": ["label"]},
 }
-_WARM_UP_S = 5.0
+WARM_UP_S = 5.0
 _PUBLISHED_S = 2  # workers hand their counters over once a second
 
 
@@ -69,8 +69,8 @@ def serving_command(seconds: float, rounds: int, connections: tuple[int, ...]) -
         )
         click.echo("|---|---|---|---|---|---|---|---|---|")
         with running(Path(folder, "ts"), archive, noop) as server:
-            server.ask({"node_ids": list(range(_NUM_NODES))})  # so that all are in the cache
-            _round(server, max(connections), _WARM_UP_S)  # Java compiles what it runs often
+            server.ask({"node_ids": list(range(NUM_NODES))})  # so that all are in the cache
+            _round(server, max(connections), WARM_UP_S)  # Java compiles what it runs often
             for count in connections:
                 measured = [_round(server, count, seconds) for _ in range(rounds)]
                 for name in measured[0]:
@@ -119,14 +119,15 @@ def _sum_of(metric: Metric, text: str) -> float:
 def _measure(
     server: Server, model: str, connections: int, seconds: float, options: dict[str, Any]
 ) -> list[Answered]:
-    requests = _until(time.monotonic() + seconds, options)
+    requests = requests_until(time.monotonic() + seconds, options)
     return send_all(server.url(model), server.headers(), requests, connections)
 
 
-def _until(deadline: float, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def requests_until(deadline: float, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Requests for one random node of the example each, until a time of the monotonic clock."""
     generator = random.Random(0)
     while time.monotonic() < deadline:
-        yield {"node_id": generator.randrange(_NUM_NODES)} | options
+        yield {"node_id": generator.randrange(NUM_NODES), **options}
 
 
 def _row(name: str, connections: int, seconds: float, rounds: list[dict[str, _Measured]]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
 from gateway.errors import GatewayError
 from gateway.settings import ApiKeys, GatewaySettings, read_api_keys, read_settings
@@ -78,3 +80,14 @@ def test_a_broken_file_of_keys_is_refused_and_not_shown(tmp_path: Path) -> None:
         assert _KEY not in str(error.value)
     with pytest.raises(GatewayError, match="none.yaml: cannot be read"):
         read_api_keys(ApiKeys(file="none.yaml"), tmp_path, None)
+
+
+def test_the_projects_own_file_shows_every_default() -> None:
+    file = Path(__file__).parents[2] / "gateway.yaml"
+    assert read_settings(file) == GatewaySettings()
+    shown = yaml.safe_load(file.read_text())
+    defaults = msgspec.to_builtins(GatewaySettings())
+    assert shown.keys() == defaults.keys()
+    for name, section in defaults.items():
+        if isinstance(section, dict):
+            assert shown[name].keys() == section.keys(), name

@@ -35,3 +35,10 @@ def test_the_mean_is_of_what_came_since() -> None:
 
 def test_a_server_that_started_again_counts_from_nothing() -> None:
     assert Waited(10, 50_000).mean_ms(Waited(1_000, 60_000)) == 5.0
+
+
+def test_what_was_added_is_known_of_each_version() -> None:
+    assert Waited(30, 90_000).since(Waited(10, 50_000)) == Waited(20, 40_000)
+    assert Waited(30, 90_000).since(None) == Waited(30, 90_000)
+    assert Waited(10, 50_000).since(Waited(1_000, 60_000)) == Waited(10, 50_000)
+    assert Waited(1, 2) + Waited(10, 20) == Waited(11, 22)

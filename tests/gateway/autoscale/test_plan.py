@@ -102,3 +102,28 @@ def test_a_load_that_stays_settles(work_ms: float) -> None:
 def test_bounds_that_cross_are_refused() -> None:
     with pytest.raises(ValueError, match="min_workers is 3, which is above max_workers: 2"):
         ScalePolicy(min_workers=3, max_workers=2)
+
+
+def _queue(arrivals_per_s: list[float], served_per_s: float, policy: ScalePolicy) -> list[int]:
+    """The workers of a queue that empties itself at once until its workers have too much to do."""
+    state, workers, waiting, numbers = ScaleState(), 1, 0.0, []
+    for second, came in enumerate(arrivals_per_s):
+        waiting = max(0.0, waiting + came - workers * served_per_s)
+        queue_ms = 1_000 * waiting / (workers * served_per_s)
+        seen = Observation(float(second), workers, workers, int(waiting), queue_ms, came)
+        planned, state = plan(seen, state, policy)
+        workers = planned.num_workers
+        numbers.append(workers)
+    return numbers
+
+
+@given(st.floats(0, 290))
+def test_a_load_that_stays_does_not_take_and_give_a_worker_for_ever(arrivals_per_s: float) -> None:
+    numbers = _queue([arrivals_per_s] * 400, 100.0, _POLICY)
+    assert sum(before != after for before, after in pairwise(numbers)) <= 2
+
+
+def test_a_burst_that_still_waits_is_known_to_have_been_one() -> None:
+    numbers = _queue([10.0] * 5 + [600.0] + [10.0] * 60, 100.0, _POLICY)
+    assert max(numbers) > 1
+    assert numbers[-1] == 1

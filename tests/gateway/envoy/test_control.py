@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import msgspec
@@ -17,6 +20,7 @@ from gateway.settings import GatewaySettings
 from gateway.traffic import WHOLE, ModelTraffic, Traffic, VersionTraffic
 from gateway.upstream.properties import ServerProperties
 from tests.gateways import free_ports
+from tests.live_servers import until
 
 _KEYS = {"alice": "0123456789abcdef"}
 
@@ -28,9 +32,8 @@ def _traffic(**weights: int) -> Traffic:
     return Traffic((ModelTraffic("graphsage", tuple(versions)),))
 
 
-def _control(folder: Path, settings: GatewaySettings) -> EnvoyControl:
-    port, metrics_port = free_ports(2)
-    url, metrics_url = (f"http://127.0.0.1:{number}" for number in (port, metrics_port))
+def _control(folder: Path, settings: GatewaySettings, port: int | None = None) -> EnvoyControl:
+    url = metrics_url = f"http://127.0.0.1:{port or free_ports(1)[0]}"
     properties = ServerProperties(
         folder / "config.properties", url, url, metrics_url, folder, folder / "key_file.json", token_auth=True
     )
@@ -139,3 +142,43 @@ def test_it_stops_when_it_is_told(tmp_path: Path, settings: GatewaySettings, con
     assert running is not None
     stop_envoy(running, settings, drain_timeout_s=10)
     assert find_envoy(_files(tmp_path)) is None
+
+
+class _Failing(BaseHTTPRequestHandler):
+    """A server that is healthy, but fails at whatever it is asked, as TorchServe does when a worker dies."""
+
+    asked: ClassVar[list[bytes]] = []
+
+    def do_GET(self) -> None:
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        self.asked.append(self.rfile.read(int(self.headers["content-length"])))
+        self._answer(500)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as it is there
+        pass
+
+
+def test_only_what_reads_is_sent_again(tmp_path: Path, settings: GatewaySettings) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        control = _control(tmp_path, settings, port=server.server_port)
+        control.write_all(_traffic(v1_0=WHOLE), {}, "secret-key")
+        started = start_envoy(_files(tmp_path), settings, tmp_path / "envoy.log")
+        try:
+            reads, stores = b'{"node_id": 1}', b'{"node": {"node_id": 1}, "store": true}'
+            url = f"http://127.0.0.1:{settings.listen.port}/v1/graphsage/predict"
+            until(lambda: httpx.post(url, content=b"{}").status_code == 500)
+            for body in (reads, stores):
+                httpx.post(url, content=body)
+            assert _Failing.asked.count(reads) > 1
+            assert _Failing.asked.count(stores) == 1
+        finally:
+            kill_envoy(started)
+            server.shutdown()

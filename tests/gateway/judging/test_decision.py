@@ -14,7 +14,7 @@ from gateway.judging.policy import Policy
 from gateway.judging.windows import Latencies, Window
 
 _BOUNDS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0)
-_POLICY = Policy()
+_POLICY = Policy(min_compared=50)
 
 
 def _window(requests: int, errors: int = 0, slow: int = 0, seconds: float = 10) -> Window:
@@ -111,7 +111,7 @@ def test_what_was_bad_before_is_no_fault_of_the_new() -> None:
 
 
 def test_similarity_and_labels_need_not_be_judged() -> None:
-    policy = Policy(min_similarity=0, max_label_disagreement=1)
+    policy = Policy(min_similarity=0, max_label_disagreement=1, min_compared=50)
     comparison = _comparison(similarity=0.0, similarity_upper=0.0, labels_differ=100)
     assert _decide(_window(900), _window(100), comparison=comparison, policy=policy).action == "advance"
 

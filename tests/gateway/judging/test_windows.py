@@ -102,3 +102,19 @@ def test_a_history_begins_anew() -> None:
 def test_what_is_no_histogram_is_refused(bounds: Any, counts: Any) -> None:
     with pytest.raises(ValueError, match="bound"):
         Latencies(bounds, counts)
+
+
+def test_degraded_answers_are_counted_by_another_process() -> None:
+    """Whose counters do not go back when the others do."""
+    before = Totals(10, 1_000, 5, 400, _latencies(1_000, 0, 0, 0, 0))
+    after = Totals(12, 20, 0, 402, _latencies(20, 0, 0, 0, 0))
+    window = window_between(before, after)
+    assert (window.requests, window.errors, window.degraded) == (20, 0, 2)
+    assert window.with_degraded_as_errors().error_rate == 0.1
+
+
+def test_windows_of_several_versions_are_one() -> None:
+    window = window_between(_totals(0, 0), _totals(2, 10, 1)) + window_between(
+        _totals(1, 0), _totals(2, 5, 2)
+    )
+    assert (window.seconds, window.requests, window.errors) == (2, 15, 3)

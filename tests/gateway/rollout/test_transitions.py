@@ -183,3 +183,9 @@ def test_weights_are_always_whole(shares: list[int], steps: list[int], moves: li
             continue
         assert sum(model.weights.values()) == WHOLE
         assert model.history[-1].weights == model.weights
+
+
+def test_only_models_that_are_served_are_routed_to() -> None:
+    manifest = Manifest(models={"fraud": _model(v1_0=WHOLE), "graphsage": _model(v1_0=WHOLE)})
+    assert [model.model for model in traffic_of(manifest).models] == ["fraud", "graphsage"]
+    assert [model.model for model in traffic_of(manifest, ("fraud",)).models] == ["fraud"]
