@@ -22,6 +22,7 @@ from gateway.place import Gateway
 from gateway.rollout.app import ControllerApp
 from gateway.rollout.comparing import Comparer
 from gateway.rollout.controller import Controller
+from gateway.rollout.reconcile import Reconciler
 from gateway.upstream.tokens import Tokens
 from handler.errors import HopserveError, LockError
 from handler.locks import locked
@@ -65,7 +66,8 @@ class _Running:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._settings = gateway.settings
-        self._registry = gateway.registry(_log.warning)
+        registry = gateway.registry(_log.warning)
+        self._reconciler = Reconciler(gateway.rollouts, registry, gateway.properties)
         self._comparer = Comparer(gateway.properties)
         graph = os.environ.get(GRAPH_VARIABLE)
         last = LastAnswers(gateway.properties, graph=Path(graph) if graph else None)
@@ -86,7 +88,7 @@ class _Running:
         self._problems: dict[str, str] = {}
 
     async def run(self, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
-        await asyncio.to_thread(self._registry.reconcile)
+        await asyncio.to_thread(self._reconciler.reconcile)
         runner = web.AppRunner(self._served.app, access_log=None, shutdown_timeout=5)
         await runner.setup()
         try:
@@ -170,7 +172,7 @@ class _Running:
         if find_envoy(gateway.files) is None and not self._ended.is_set():
             _log.error("Envoy has ended, and is started again")
             self._start_envoy()
-        for done in self._registry.reconcile():
+        for done in self._reconciler.reconcile():
             _log.warning("%s", done)
         gateway.rollouts.carry_out()
         api_keys = gateway.api_keys()
@@ -178,7 +180,7 @@ class _Running:
             gateway.control.write_listener(api_keys)
             self._api_keys = api_keys
             _log.warning("the keys of clients have changed")
-        for done in self._registry.load_missing():
+        for done in self._reconciler.load_missing():
             _log.warning("%s", done)
 
     def _scale(self) -> None:

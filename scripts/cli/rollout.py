@@ -15,9 +15,7 @@ from gateway.rollout.manifest import Manifest, Model, Version
 from gateway.rollout.rollouts import now
 from gateway.rollout.status import controller_status
 from gateway.traffic import WHOLE
-from gateway.upstream.client import Client
 from gateway.upstream.properties import ServerProperties
-from gateway.upstream.store import remember_default
 from scripts.cli.options import Age, say, show_json, with_drain_timeout, with_server
 
 _DEFAULT_STEPS = (5.0, 10.0, 25.0, 50.0, 100.0)
@@ -127,12 +125,7 @@ def start_command(
 @with_server
 def promote_command(model: str, reason: str, properties: ServerProperties) -> None:
     """Give the version that is being rolled out all traffic, now."""
-    changed = _change(properties, model, lambda known: transitions.promote(known, now(), reason))
-    if changed.rollout is not None:
-        version = changed.rollout.candidate
-        with Client(properties) as client:
-            client.set_default(model, version)
-        remember_default(properties.model_store, model, version)
+    _change(properties, model, lambda known: transitions.promote(known, now(), reason))
 
 
 @rollout.command("pause")
