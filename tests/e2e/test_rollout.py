@@ -69,13 +69,24 @@ def candidate(
     front.hopserve("rollout", "unregister", version)
 
 
+def _answered(front: Front, version: str) -> int:
+    """How many requests a version has answered with success, by its own account."""
+    wanted = "hopserve_requests_total{"
+    lines = [line for line in front.server.metrics().splitlines() if line.startswith(wanted)]
+    mine = [line for line in lines if f'model_version="{version}"' in line and 'status="200"' in line]
+    return sum(int(float(line.rpartition(" ")[2])) for line in mine)
+
+
 @pytest.mark.parametrize("candidate", ["2.0"], indirect=True)
 def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back_in_a_second(
     front: Front, candidate: str
 ) -> None:
     with Clients(front) as clients:
-        front.hopserve("rollout", "start", candidate, "--steps", "20,100", "--every", "6s")
-        assert front.weights() == {"1.0": 8_000, candidate: 2_000}
+        front.hopserve("rollout", "start", candidate, "--shadow", "50", "--steps", "20,100", "--every", "6s")
+        assert front.weights() == {"1.0": 10_000}
+        until(lambda: front.weights() == {"1.0": 8_000, candidate: 2_000})
+        assert _answered(front, candidate) > 100, "it has had copies"
+        assert set(clients.versions) == {"1.0"}
         clients.wait_for(20)  # those that were routed before
         clients.versions.clear()
         clients.wait_for(400)
