@@ -17,7 +17,7 @@ from gateway.degraded.tables import LastAnswers
 from gateway.envoy.admin import Admin
 from gateway.envoy.clusters import LOOPBACK
 from gateway.envoy.process import find_envoy, start_envoy, stop_envoy
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, UpstreamError
 from gateway.place import Gateway
 from gateway.rollout.app import ControllerApp
 from gateway.rollout.comparing import Comparer
@@ -32,6 +32,7 @@ _TICK_S = 0.25
 _KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new one, and they are tried again
 _UPKEEP_S = 2.0
 _SCALE_S = 1.0
+_MAX_LOG_BYTES = 100_000_000
 _DRAIN_TIMEOUT_S = 30.0
 # Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
 _RENEWED_BEFORE_S = 300.0
@@ -48,7 +49,6 @@ async def run_gateway(gateway: Gateway, stopping: asyncio.Event, ready: Callable
 
     Raises:
         GatewayError: another controller runs, an address is taken, or Envoy cannot start.
-        UpstreamError: TorchServe does not answer.
     """
     gateway.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -88,7 +88,7 @@ class _Running:
         self._problems: dict[str, str] = {}
 
     async def run(self, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
-        await asyncio.to_thread(self._reconciler.reconcile)
+        await asyncio.to_thread(self._look_first)
         runner = web.AppRunner(self._served.app, access_log=None, shutdown_timeout=5)
         await runner.setup()
         try:
@@ -114,6 +114,12 @@ class _Running:
             await runner.cleanup()
             self._admin.close()
 
+    def _look_first(self) -> None:
+        try:
+            self._reconciler.reconcile()
+        except UpstreamError as error:  # there may be degraded answers
+            _log.error("%s", error)
+
     async def _listen(self, runner: web.AppRunner) -> None:
         port = self._settings.controller_port
         try:
@@ -125,7 +131,7 @@ class _Running:
         """Start Envoy, or take over the one that runs; what its configuration says by now is told to both."""
         gateway = self._gateway
         files, control = gateway.files, gateway.control
-        self._key = self._tokens.get("inference") if gateway.properties.token_auth else None
+        self._key = self._find_key()
         self._api_keys = gateway.api_keys()
         running = find_envoy(files)
         if running is not None and not control.is_started_alike():
@@ -172,16 +178,21 @@ class _Running:
         if find_envoy(gateway.files) is None and not self._ended.is_set():
             _log.error("Envoy has ended, and is started again")
             self._start_envoy()
-        for done in self._reconciler.reconcile():
-            _log.warning("%s", done)
         gateway.rollouts.carry_out()
         api_keys = gateway.api_keys()
         if api_keys != self._api_keys:
             gateway.control.write_listener(api_keys)
             self._api_keys = api_keys
             _log.warning("the keys of clients have changed")
-        for done in self._reconciler.load_missing():
+        self._bound_log()
+        for done in [*self._reconciler.reconcile(), *self._reconciler.load_missing()]:
             _log.warning("%s", done)
+
+    def _bound_log(self) -> None:
+        log = self._gateway.files.log
+        if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".1.log"))
+            self._admin.reopen_logs()
 
     def _scale(self) -> None:
         for look in self._autoscaler.tick():
@@ -190,12 +201,19 @@ class _Running:
 
     def _renew_key(self) -> None:
         """Tell Envoy of a new key, be it that the old one runs out, or that someone else has renewed it."""
-        if not self._gateway.properties.token_auth:
-            return
-        key = self._tokens.get("inference")
+        key = self._find_key()
         if key != self._key:
             self._gateway.control.write_key(key)
             self._key = key
+
+    def _find_key(self) -> str | None:
+        """TorchServe's; while it is not there, one that it will refuse."""
+        if not self._gateway.properties.token_auth:
+            return None
+        try:
+            return self._tokens.get("inference")
+        except UpstreamError:
+            return self._key or "none"
 
     def _compare(self, active: Mapping[str, Any]) -> None:
         self._comparer.active = active

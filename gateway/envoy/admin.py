@@ -96,6 +96,10 @@ class Admin:
         self._post("/healthcheck/fail")
         self._post("/drain_listeners?graceful")
 
+    def reopen_logs(self) -> None:
+        """Begin new files for logs that were moved away."""
+        self._post("/reopen_logs")
+
     def quit(self) -> None:
         """End the process."""
         self._post("/quitquitquit")

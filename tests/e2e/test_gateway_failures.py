@@ -128,6 +128,7 @@ def test_a_controller_that_is_killed_leaves_everything_as_it_is(front: Front) ->
         assert find_envoy(front.gateway.files) == before, "Envoy goes on"
         until(lambda: front.weights() == {"1.0": 8_000, "2.0": 2_000})
         _killed(front.gateway, after_s=0.0)
+        assert "no controller runs" in front.hopserve("rollout", "status")
         front.hopserve("rollout", "rollback")  # works without a controller
         start_gateway(front.gateway)
         clients.wait_for(100)
