@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -61,16 +63,26 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def save_checkpoint(path: Path, config: ModelConfig, model: GraphSAGE) -> None:
-    """Write a model's shape and weights."""
+def save_checkpoint(
+    path: Path, config: ModelConfig, model: GraphSAGE, metrics: Mapping[str, float] = MappingProxyType({})
+) -> None:
+    """Write a model's shape and weights, and the metrics of its training."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"config": msgspec.to_builtins(config), "weights": model.state_dict()}, path)
+    content = {"config": msgspec.to_builtins(config), "weights": model.state_dict(), "metrics": dict(metrics)}
+    torch.save(content, path)
 
 
 def load_checkpoint(path: Path) -> tuple[ModelConfig, GraphSAGE]:
     """Read a model back, ready to be evaluated; anything else is a `ModelError`. Runs no code of the file."""
+    config, model, _ = load_trained(path)
+    return config, model
+
+
+def load_trained(path: Path) -> tuple[ModelConfig, GraphSAGE, dict[str, float]]:
+    """The same, and the metrics of its training as far as they are known."""
     try:
         content: Any = torch.load(path, weights_only=True, map_location="cpu")
+        metrics = msgspec.convert(content.get("metrics", {}), dict[str, float])
         config = msgspec.convert(content["config"], ModelConfig)
         model = config.build()
         model.load_state_dict(content["weights"])
@@ -79,4 +91,4 @@ def load_checkpoint(path: Path) -> tuple[ModelConfig, GraphSAGE]:
     except Exception as error:  # noqa: BLE001 - torch.load has no error of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"{path}: not weights that `hopserve train` wrote: {reason}") from None
-    return config, model.eval()
+    return config, model.eval(), metrics

@@ -17,12 +17,19 @@ import yaml
 
 import handler
 from archive.export.folder import LAYERS
+from archive.training import read_training
 from handler.errors import ModelError, SettingsError
 from handler.graph.home import GraphHome
 from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
-from handler.model.signature import SIGNATURE_NAME, Signature, check_files, read_signature
+from handler.model.signature import (
+    SIGNATURE_NAME,
+    TRAINING_NAME,
+    Signature,
+    check_files,
+    read_signature,
+)
 from handler.settings import parse_graph_settings, parse_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -89,6 +96,7 @@ class PackPlan(ArchivePlan):
         """See `ArchivePlan`."""
         signature = read_signature(self.model_folder)
         check_files(self.model_folder, signature)
+        read_training(self.model_folder)
         for folder in self.folders():
             _check_layers(folder, signature)
         settings = parse_settings(handler_section(self))
@@ -98,7 +106,9 @@ class PackPlan(ArchivePlan):
         """See `ArchivePlan`."""
         signature = read_signature(self.model_folder)
         others = [name for name in signature.files if name != signature.model_file]
-        return [self.model_folder / name for name in (signature.model_file, *others, SIGNATURE_NAME)]
+        files = [self.model_folder / name for name in (signature.model_file, *others, SIGNATURE_NAME)]
+        training = self.model_folder / TRAINING_NAME
+        return [*files, training] if training.exists() else files
 
     def folders(self) -> list[Path]:
         """See `ArchivePlan`."""

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from gateway.errors import UpstreamError
+from handler.model.signature import SIGNATURE_NAME, TRAINING_NAME
 
-TRAINING_NAME = "training.json"
-_SIGNATURE_NAME = "signature.json"
 _DEFAULTS_NAME = "default-versions.json"
 
 
@@ -75,7 +74,7 @@ def read_archive(path: Path) -> StoredArchive:
             )
     except (OSError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
         raise UpstreamError(f"{path}: not a model archive: {error}") from None
-    return StoredArchive(path.name, model.model_name, model.model_version, _SIGNATURE_NAME in names, metrics)
+    return StoredArchive(path.name, model.model_name, model.model_version, SIGNATURE_NAME in names, metrics)
 
 
 def remember_default(store: Path, model: str, version: str) -> None:

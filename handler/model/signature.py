@@ -15,6 +15,8 @@ from handler.settings import Positive
 
 FORMAT_VERSION = 3
 SIGNATURE_NAME = "signature.json"
+#: Metrics of the training, which workers do not read.
+TRAINING_NAME = "training.json"
 
 Task = Literal["embedding", "classification", "regression", "link"]
 Contract = Literal["layered", "plain"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from archive.checkpoint import load_checkpoint, save_checkpoint
+from archive.checkpoint import load_trained, save_checkpoint
 from archive.datasets import load_digits
 from archive.example.train import TrainingPlan, train
 from archive.export.export import export_model
 from archive.pack import GraphPlan, PackPlan, pack
+from archive.training import write_training
 from handler.graph.home import write_home
 from handler.graph.layout import is_graph
 from handler.graph.snapshot import Snapshot
@@ -29,10 +30,11 @@ def build_example(root: Path, store: Path) -> None:
     if not weights.exists():
         result = train(Snapshot.open(graph), TrainingPlan(), Bars())
         say(f"accuracy on nodes kept for testing: {result.metrics['test']:.3f}")
-        save_checkpoint(weights, result.config, result.model)
+        save_checkpoint(weights, result.config, result.model, result.metrics)
     say("exporting and packing the model")
-    config, trained = load_checkpoint(weights)
+    config, trained, metrics = load_trained(weights)
     export_model(trained, config.export_plan(), model / "export")
+    write_training(model / "export", metrics)
     plan = PackPlan(MODEL_NAME, VERSION, model_folder=model / "export", graph_folder=graph)
     pack(plan, store)
     pack(GraphPlan(graph_folder=graph), store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -10,10 +11,11 @@ from typing import Any, get_args
 import click
 from torch import nn
 
-from archive.checkpoint import load_checkpoint
+from archive.checkpoint import load_trained
 from archive.export.export import ExportReport, adopt_file, export_model
 from archive.export.plan import ExportPlan
 from archive.export.source import load_model
+from archive.training import write_training
 from handler.errors import ModelError
 from handler.graph.ordering import STRATEGIES
 from handler.graph.sampling import Sampling
@@ -61,6 +63,26 @@ class Threshold(click.ParamType[tuple[str, float]]):
         if not label or not 0 <= probability <= 1:
             self.fail(f"{value!r} is not a label and a probability, such as fraud=0.9", param, ctx)
         return label, probability
+
+
+class Metric(click.ParamType[tuple[str, float]]):
+    """A metric with its value."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        metric, _, number = str(value).partition("=")
+        try:
+            parsed = float(number)
+        except ValueError:
+            parsed = math.nan
+        if not metric or not math.isfinite(parsed):
+            self.fail(f"{value!r} is not a name and a number, such as auc=0.93", param, ctx)
+        return metric, parsed
 
 
 @click.command("export")
@@ -156,6 +178,13 @@ class Threshold(click.ParamType[tuple[str, float]]):
     show_default=True,
     help="How two embeddings make a link's score: `dot`, `cosine`, or the name of a submodule of --model.",
 )
+@click.option(
+    "--metric",
+    "metrics",
+    type=Metric(),
+    multiple=True,
+    help="Of the training, to be shown when the version is rolled out; what `hopserve train` found is known.",
+)
 def export_command(
     weights: Path | None,
     class_path: str | None,
@@ -167,6 +196,7 @@ def export_command(
     num_neighbors: tuple[int, ...] | None,
     graph_folder: Path | None,
     score: str,
+    metrics: tuple[tuple[str, float], ...],
     **options: Any,
 ) -> None:
     """Export a trained model, after comparing the file with the eager model.
@@ -180,15 +210,17 @@ def export_command(
         raise click.UsageError("--file is served as it is: give no --model and no --weights with it")
     if model_file is None and class_path is None:
         assert weights is not None  # noqa: S101 - as was just seen to
-        config, trained = load_checkpoint(weights)
+        config, trained, known = load_trained(weights)
         plan = replace(config.export_plan(file_format), contract=contract or "layered")
         _tell(out, export_model(trained, plan, out, say))
+        write_training(out, known | dict(metrics))
         return
     if num_neighbors is None:
         raise click.UsageError("give --num-neighbors, one number for each layer of the model")
     plan = _plan(num_neighbors, graph_folder, file_format, contract, score, **options)
     if model_file is not None:
         _tell(out, adopt_file(model_file, _of_file(plan, model_file, contract), out, say))
+        write_training(out, dict(metrics))
         return
     assert class_path is not None  # noqa: S101 - as was just seen to
     assert weights is not None  # noqa: S101
@@ -196,6 +228,7 @@ def export_command(
     if plan.link_score == "head":
         plan = replace(plan, head=_submodule(model, score))
     _tell(out, export_model(model, plan, out, say))
+    write_training(out, dict(metrics))
 
 
 def _plan(

@@ -132,7 +132,7 @@ def train_command(
     )
     snapshot = Snapshot.open(graph_folder)
     result = train(snapshot, plan, Bars())
-    save_checkpoint(out, result.config, result.model)
+    save_checkpoint(out, result.config, result.model, result.metrics)
     measures = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     click.echo(f"{out}: {'accuracy' if task == 'classification' else 'measures'}: {measures}")
 

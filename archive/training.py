@@ -1,0 +1,39 @@
+"""`training.json`: what is known of a model's training, beside its export and in its archive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from handler.errors import ModelError
+from handler.model.signature import TRAINING_NAME
+
+
+def write_training(folder: Path, metrics: Mapping[str, float]) -> None:
+    """Write metrics, by name, into the folder of an export; without any there is no file."""
+    path = folder / TRAINING_NAME
+    if metrics:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(dict(metrics))) + b"\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_training(folder: Path) -> dict[str, float]:
+    """The metrics in the folder of an export; none if it has no file of them.
+
+    Raises:
+        ModelError: the file holds something else.
+    """
+    path = folder / TRAINING_NAME
+    try:
+        metrics = msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{path}: no metrics of a training: {error}") from None
+    if not all(math.isfinite(value) for value in metrics.values()):
+        raise ModelError(f"{path}: a metric is not finite")
+    return metrics
