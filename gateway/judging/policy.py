@@ -31,7 +31,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         min_similarity: of both versions' embeddings of the same nodes, see `similarity`; 0: they are not
             judged.
         max_label_disagreement: the share of nodes to which the versions may give different labels.
-        min_compared: a step in which answers are compared ends no earlier than so many nodes were.
+        min_compared: a step in which answers are compared ends no earlier than so many nodes were; 0 where
+            clients do not ask about nodes.
         max_failed_comparisons: the share of compared nodes that the new version alone may fail to answer.
     """
 
@@ -43,7 +44,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     min_p99_ms: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     min_similarity: _Share = 0.9
     max_label_disagreement: _Share = 0.1
-    min_compared: _Count = 200
+    min_compared: Annotated[int, msgspec.Meta(ge=0)] = 200
     max_failed_comparisons: _Share = 0.02
 
 

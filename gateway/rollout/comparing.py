@@ -23,6 +23,7 @@ from gateway.upstream.tokens import Tokens
 from handler.errors import HopserveError
 
 _MAX_NODES = 2_048
+_FEWEST = 20  # of which a similarity is told
 _GROWTH = 1.5  # the similarity is computed when there are so many times as many nodes as the last time
 _TIMEOUT_S = 10.0
 _PACE_S = 0.02
@@ -101,7 +102,7 @@ class Comparisons:
             )
 
     def _is_due(self) -> bool:
-        needed = max(self._policy.min_compared, math.ceil(self._num_looked_at * _GROWTH))
+        needed = max(_FEWEST, self._policy.min_compared, math.ceil(self._num_looked_at * _GROWTH))
         return len(self._pairs) >= needed
 
     def _look_again(self, pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> None:

@@ -47,6 +47,7 @@ class Controller:
         self._degraded = degraded
         self._on_comparing = on_comparing
         self._watches: dict[str, Watch] = {}
+        self._told: dict[str, str] = {}
         #: The last decision about each model, for people to see.
         self.decisions: dict[str, Decision] = {}
 
@@ -68,10 +69,6 @@ class Controller:
             others = frozenset(model.weights) - {watch.rollout.candidate}
             watch.add(mine, others, time.monotonic())
             self._judge(name, model, watch)
-
-    def watch(self, name: str) -> Watch | None:
-        """What is observed of a model's rollout."""
-        return self._watches.get(name)
 
     def _begin(self, models: Mapping[str, Model]) -> None:
         """Watch the rollouts that are on, each step from its beginning or from when we came."""
@@ -109,7 +106,7 @@ class Controller:
         decision = watch.decide(
             step_done=waited_s >= rollout.every_s,
             names=names,
-            compares=self._policy.min_compared > 0 and rollout.step == 0,
+            compares=rollout.step == 0,
         )
         self.decisions[name] = decision
         if decision.action == "roll_back":
@@ -129,14 +126,20 @@ class Controller:
             is_same = model.rollout is not None and watch.is_of(model.rollout)
             return transition(model, now(), decision.reason) if is_same else model
 
-        candidate = watch.rollout.candidate
-        _log.warning("%s %s: %s: %s", name, candidate, decision.action.replace("_", " "), decision.reason)
+        about = f"{name} {watch.rollout.candidate}: {decision.action.replace('_', ' ')}"
         try:
             self._rollouts.change(name, move)
+            self._tell(name, f"{about}: {decision.reason}")
         except RolloutError as error:
-            _log.error("%s %s: cannot: %s", name, candidate, error)
+            self._tell(name, f"{about} is not possible: {error}")
         except GatewayError as error:
-            _log.error("%s %s: written down, but not done yet: %s", name, candidate, error)
+            self._tell(name, f"{about} is written down, but not done yet: {error}")
+
+    def _tell(self, name: str, what: str) -> None:
+        """Log what is new: what cannot be done is tried again at every look."""
+        if self._told.get(name) != what:
+            self._told[name] = what
+            _log.warning("%s", what)
 
 
 def _main_baseline(model: Model, rollout: Rollout) -> str:
