@@ -23,13 +23,8 @@ from handler.graph.home import GraphHome
 from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.metrics import torchserve_metrics_file
-from handler.model.signature import (
-    SIGNATURE_NAME,
-    TRAINING_NAME,
-    Signature,
-    check_files,
-    read_signature,
-)
+from handler.model.files import SIGNATURE_NAME, TRAINING_NAME
+from handler.model.signature import Signature, check_files, read_signature
 from handler.settings import parse_graph_settings, parse_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from handler.errors import ModelError
-from handler.model.signature import TRAINING_NAME
+from handler.model.files import TRAINING_NAME
 
 
 def write_training(folder: Path, metrics: Mapping[str, float]) -> None:

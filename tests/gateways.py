@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import httpx
-import yaml
 from click.testing import CliRunner
 
 import handler
-from gateway.place import SETTINGS_NAME, Gateway
+from gateway.place import Gateway
 from gateway.process import kill_gateway, start_gateway
 from gateway.rollout.manifest import Model
 from scripts.cli.main import hopserve
-from tests.servers import Server, running
+from tests.servers import Server, running, write_settings
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -58,23 +56,6 @@ class Front:
         """Put an archive into the model store, and register it."""
         shutil.copy(archive, self.server.properties.model_store)
         self.hopserve("rollout", "register", archive.name)
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
-    with ExitStack() as reserved:
-        probes = [reserved.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a `gateway.yaml` with free ports."""
-    port, admin_port, controller_port = free_ports(3)
-    listen = {"port": port, **settings.get("listen", {})}
-    ports = {"admin_port": admin_port, "controller_port": controller_port}
-    (folder / SETTINGS_NAME).write_text(yaml.safe_dump({**ports, **settings, "listen": listen}))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any
 
 import httpx
 import psutil
+import yaml
 
+from gateway.place import SETTINGS_NAME
 from gateway.upstream.client import Client
 from gateway.upstream.process import find_server, kill_server, start_server, wait_until_ready
 from gateway.upstream.properties import ServerProperties, read_properties
@@ -65,7 +67,7 @@ class Server:
 
 
 def make_root(folder: Path) -> int:
-    """The project's own configuration, with free ports; returns that of gRPC."""
+    """The project's own configuration, and one of a gateway, with free ports; returns that of gRPC."""
     text = (_ROOT / "config.properties").read_text()
     ports: dict[str, int] = {}
     with ExitStack() as reserved:
@@ -79,7 +81,25 @@ def make_root(folder: Path) -> int:
     (folder / "config.properties").write_text(text)
     shutil.copytree(_ROOT / "deploy", folder / "deploy")
     (folder / "model_store").mkdir()
+    write_settings(folder, {})
     return ports["7070"]
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on, all different."""
+    with ExitStack() as reserved:
+        probes = [reserved.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write a `gateway.yaml` with free ports."""
+    port, admin_port, controller_port = free_ports(3)
+    listen = {"port": port, **settings.get("listen", {})}
+    ports = {"admin_port": admin_port, "controller_port": controller_port}
+    (folder / SETTINGS_NAME).write_text(yaml.safe_dump({**ports, **settings, "listen": listen}))
 
 
 @contextmanager

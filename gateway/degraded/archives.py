@@ -12,7 +12,8 @@ import msgspec
 import yaml
 
 from handler.errors import ModelError
-from handler.model.signature import SIGNATURE_NAME, Signature, read_signature
+from handler.model.files import SIGNATURE_NAME
+from handler.model.signature import Signature, read_signature
 from handler.settings import Settings, parse_settings
 
 _MANIFEST = "MAR-INF/MANIFEST.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.errors import UpstreamError
-from handler.model.signature import SIGNATURE_NAME, TRAINING_NAME
+from handler.model.files import SIGNATURE_NAME, TRAINING_NAME
 
 _DEFAULTS_NAME = "default-versions.json"
 

@@ -11,12 +11,10 @@ import xxhash
 
 from handler.errors import ModelError
 from handler.graph.sampling import Sampling
+from handler.model.files import SIGNATURE_NAME
 from handler.settings import Positive
 
 FORMAT_VERSION = 3
-SIGNATURE_NAME = "signature.json"
-#: Metrics of the training, which workers do not read.
-TRAINING_NAME = "training.json"
 
 Task = Literal["embedding", "classification", "regression", "link"]
 Contract = Literal["layered", "plain"]

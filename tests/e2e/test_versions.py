@@ -115,11 +115,11 @@ def test_what_cannot_be_registered_is_refused_with_the_reason(
         for missing in ("../model.mar", "missing.mar"):
             with pytest.raises(Refused):
                 client.register(missing)
-    result = CliRunner().invoke(
-        hopserve, ["models", "register", "missing.mar", "--ts-config", str(server.properties.file)]
-    )
-    assert result.exit_code == 2
-    assert "missing.mar is not a file in the model store" in result.stderr
+    for group in ("models", "rollout"):
+        result = CliRunner().invoke(
+            hopserve, [group, "register", "missing.mar", "--ts-config", str(server.properties.file)]
+        )
+        assert "missing.mar is not a file in the model store" in str(result.exception)
 
 
 def test_a_version_that_cannot_load_is_refused_and_leaves_the_others(

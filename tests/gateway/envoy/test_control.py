@@ -19,8 +19,8 @@ from gateway.errors import GatewayError
 from gateway.settings import GatewaySettings
 from gateway.traffic import WHOLE, ModelTraffic, Traffic, VersionTraffic
 from gateway.upstream.properties import ServerProperties
-from tests.gateways import free_ports
 from tests.live_servers import until
+from tests.servers import free_ports
 
 _KEYS = {"alice": "0123456789abcdef"}
 

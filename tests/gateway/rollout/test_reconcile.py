@@ -20,7 +20,7 @@ from gateway.settings import GatewaySettings
 from gateway.traffic import WHOLE
 from gateway.upstream.client import ModelVersion, Worker
 from gateway.upstream.properties import ServerProperties
-from tests.gateways import free_ports
+from tests.servers import free_ports
 
 
 class FakeServer:

@@ -31,7 +31,8 @@ from handler.graph.snapshot import Snapshot
 from handler.inputs import ModelInputs
 from handler.model.device import on_device
 from handler.model.exported import ExportedModel, ModelInput
-from handler.model.signature import SIGNATURE_NAME, Signature, file_checksum
+from handler.model.files import SIGNATURE_NAME
+from handler.model.signature import Signature, file_checksum
 from handler.model.torchscript import move_constants
 from handler.settings import Settings
 from tests.conftest import Example
