@@ -163,6 +163,21 @@ def roll_back(model: Model, at: datetime, reason: str) -> Model:
     return _noted(changed, at, "rolled back", rollout.candidate, reason)
 
 
+def prefer(model: Model, version: str, at: datetime) -> Model:
+    """All traffic for a version, without a rollout.
+
+    Raises:
+        RolloutError: it is not ready, or a rollout is on.
+    """
+    if model.rollout is not None and model.rollout.is_active:
+        raise RolloutError(
+            f"the rollout of {model.rollout.candidate} is on: promote it or roll it back first"
+        )
+    if _known(model, version).state != "ready":
+        raise RolloutError(f"version {version} is not ready")
+    return _noted(_with_weights(model, {version: WHOLE}), at, "preferred", version)
+
+
 def retire(model: Model, version: str, at: datetime) -> Model:
     """A version takes no more requests, whoever names it, and may be unregistered once it is drained.
 

@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from gateway.place import Gateway
+from gateway.rollout import transitions
 from gateway.rollout.manifest import Model
+from gateway.rollout.rollouts import now
 from gateway.upstream.client import Client, ModelVersion
 from gateway.upstream.loading import find_archive, load
 from gateway.upstream.properties import ServerProperties
@@ -142,7 +144,13 @@ def scale_command(
 @click.argument("version")
 @with_server
 def set_default_command(model: str, version: str, properties: ServerProperties) -> None:
-    """Let a version answer the requests that name none, now and after the next start."""
+    """Let a version answer the requests that name none, now and after the next start.
+
+    Where a gateway knows the version, it gets all traffic there.
+    """
+    gateway = Gateway.of(properties)
+    if gateway.rollouts.read().models.get(model, Model()).find(version) is not None:
+        gateway.rollouts.change(model, lambda known: transitions.prefer(known, version, now()))
     with Client(properties) as client:
         click.echo(client.set_default(model, version))
     remember_default(properties.model_store, model, version)

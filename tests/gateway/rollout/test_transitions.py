@@ -140,6 +140,15 @@ def test_one_rollout_at_a_time() -> None:
         transitions.start(_started(), "2.0", (WHOLE,), 600, _AT)
 
 
+def test_a_version_can_be_preferred_without_a_rollout() -> None:
+    assert transitions.prefer(_model(v1_0=WHOLE, v2_0=0), "2.0", _AT).weights == {"2.0": WHOLE}
+    with pytest.raises(RolloutError, match="the rollout of 2.0 is on"):
+        transitions.prefer(_started(), "1.0", _AT)
+    missing = transitions.become(_model(v1_0=WHOLE, v2_0=0), "2.0", "missing", _AT)
+    with pytest.raises(RolloutError, match="2.0 is not ready"):
+        transitions.prefer(missing, "2.0", _AT)
+
+
 def test_a_version_with_traffic_is_not_retired() -> None:
     with pytest.raises(RolloutError, match="1.0 takes 100% of the traffic"):
         transitions.retire(_model(v1_0=WHOLE, v2_0=0), "1.0", _AT)
