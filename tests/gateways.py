@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import handler
 from gateway.place import Gateway
-from gateway.process import kill_gateway, start_gateway
+from gateway.process import start_gateway
 from gateway.rollout.manifest import Model
 from scripts.cli.main import hopserve
 from tests.servers import Server, running, write_settings
@@ -64,11 +64,8 @@ def fronted(folder: Path, *archives: Path, settings: Mapping[str, Any] = NO_SETT
     with running(folder, *archives) as server:
         write_settings(folder, settings)
         gateway = Gateway.of(server.properties)
-        try:
-            start_gateway(gateway)
-            yield Front(gateway, server)
-        finally:
-            kill_gateway(gateway)
+        start_gateway(gateway)  # which is killed together with the server
+        yield Front(gateway, server)
 
 
 def changed_handler(folder: Path, code: str) -> Path:

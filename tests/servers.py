@@ -15,7 +15,8 @@ import httpx
 import psutil
 import yaml
 
-from gateway.place import SETTINGS_NAME
+from gateway.place import SETTINGS_NAME, Gateway
+from gateway.process import kill_gateway
 from gateway.upstream.client import Client
 from gateway.upstream.process import find_server, kill_server, start_server, wait_until_ready
 from gateway.upstream.properties import ServerProperties, read_properties
@@ -112,9 +113,15 @@ def running(folder: Path, *archives: Path) -> Iterator[Server]:
     try:
         yield Server(properties, _start(properties, [archive.name for archive in archives]), grpc_port)
     finally:
-        left = find_server(properties)
-        if left is not None:
-            kill_server(left)
+        kill_all(properties)
+
+
+def kill_all(properties: ServerProperties) -> None:
+    """Kill whatever of a server and its gateway still runs."""
+    kill_gateway(Gateway.of(properties))
+    left = find_server(properties)
+    if left is not None:
+        kill_server(left)
 
 
 def kill_and_start_again(server: Server) -> None:

@@ -109,6 +109,11 @@ class EnvoyControl:
             if kept:
                 self._replace(admin, self._files.clusters, wanted, "cluster_manager.cds")
 
+    def is_running(self) -> bool:
+        """Whether an Envoy that was started with these files listens; not another one on the same port."""
+        with Admin(self._settings.admin_port) as admin:
+            return admin.is_ready() and admin.configuration() == self._files.bootstrap
+
     def is_started_alike(self) -> bool:
         """Whether an Envoy that was started with the files of before would be started so again."""
         try:

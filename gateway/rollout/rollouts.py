@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gateway.envoy.admin import Admin
 from gateway.envoy.control import EnvoyControl
 from gateway.rollout.manifest import Manifest, ManifestFile, Model, Version
 from gateway.settings import GatewaySettings
@@ -65,9 +64,8 @@ class Rollouts:
         traffic = traffic_of(manifest, self._settings.models)
         if self._control.is_current(traffic):
             return False
-        with Admin(self._settings.admin_port) as admin:
-            if admin.is_ready():
-                self._control.move(traffic)
+        if self._control.is_running():
+            self._control.move(traffic)
         return True
 
 

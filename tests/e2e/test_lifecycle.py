@@ -21,11 +21,11 @@ import psutil
 import pytest
 
 from gateway.errors import UpstreamError
-from gateway.upstream.process import find_server, kill_server, start_server, stop_server, wait_until_ready
+from gateway.upstream.process import find_server, start_server, stop_server, wait_until_ready
 from gateway.upstream.properties import read_properties
 from gateway.upstream.tokens import Tokens
 from tests.conftest import Example
-from tests.servers import Server, make_root, running
+from tests.servers import Server, kill_all, make_root, running
 
 RunServer = Callable[..., AbstractContextManager[Server]]
 HOPSERVE = Path(sys.executable).parent / "hopserve"
@@ -47,9 +47,7 @@ def root(tmp_path: Path) -> Any:
     """An empty project folder, in which nothing is left running."""
     make_root(tmp_path / "root")
     yield tmp_path / "root"
-    left = find_server(read_properties(tmp_path / "root" / "config.properties"))
-    if left is not None:
-        kill_server(left)
+    kill_all(read_properties(tmp_path / "root" / "config.properties"))
 
 
 def test_serve_makes_the_example_and_prints_a_curl_that_works(root: Path) -> None:
