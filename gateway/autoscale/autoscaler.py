@@ -113,26 +113,13 @@ class Autoscaler:
             except NoAnswer as error:
                 self._fail(look, error)
             except UpstreamError as error:
-                if not _is_done(client, look):
-                    _take_back(client, look)
-                    self._fail(look, error)
+                _take_back(client, look)
+                self._fail(look, error)
 
     def _fail(self, look: Look, error: UpstreamError) -> None:
         rest_s = self._policies[look.model].cool_down_s
         self._rests_until_s[look.model, look.version] = time.monotonic() + rest_s
         self._failed.append(replace(look, failure=str(error)))
-
-
-def _is_done(client: Client, look: Look) -> bool:
-    """Whether a version has as many workers as were wanted, in spite of an error.
-
-    TorchServe can remove a worker and then answer 500 ConcurrentModificationException, when the worker's own
-    thread gives back its requests at that moment.
-    """
-    with suppress(UpstreamError):
-        version = client.version(look.model, look.version)
-        return version.num_ready == len(version.workers) == look.plan.num_workers
-    return False
 
 
 def _take_back(client: Client, look: Look) -> None:

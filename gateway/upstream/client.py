@@ -16,6 +16,7 @@ from gateway.upstream.tokens import Purpose, Tokens
 from handler import headers
 
 _TIMEOUT_S = 120.0
+_SETTLE_S = 3.0
 _START_TIMEOUT_S = 330.0  # more than the 300 s that TorchServe gives a worker to start
 _Kind = TypeVar("_Kind")
 
@@ -144,7 +145,25 @@ class Client:
             self.drain(model, version, drain_timeout_s)
         parameters = {"min_worker": num_workers, "max_worker": num_workers, "synchronous": "true"}
         path = f"/models/{model}/{version}"
-        return self._manage("PUT", path, _Status, params=parameters, timeout=_START_TIMEOUT_S).status
+        try:
+            return self._manage("PUT", path, _Status, params=parameters, timeout=_START_TIMEOUT_S).status
+        except Refused as refusal:
+            if refusal.status != httpx.codes.INTERNAL_SERVER_ERROR:
+                raise
+            # TorchServe can remove a worker and fail then, while the worker's own thread gives back requests.
+            if not self._has_workers(model, version, num_workers):
+                raise
+            return f"Workers scaled to {num_workers} for model: {model}"
+
+    def _has_workers(self, model: str, version: str, num_workers: int) -> bool:
+        """Whether a version has exactly so many workers, and all take requests, by now or in a moment."""
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            state = self.version(model, version)
+            if state.num_ready == len(state.workers) == num_workers:
+                return True
+            time.sleep(_SETTLE_S / 20)
+        return False
 
     def set_default(self, model: str, version: str) -> str:
         """Make a version the one that answers requests that name none."""
