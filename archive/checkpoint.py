@@ -12,6 +12,7 @@ import torch
 
 from archive.example.graphsage import GraphSAGE
 from archive.export.plan import ExportPlan
+from archive.training import check_finite
 from handler.errors import ModelError
 from handler.graph.sampling import Sampling
 from handler.model.signature import EdgeInput, FileFormat, LayerFanouts
@@ -91,4 +92,5 @@ def load_trained(path: Path) -> tuple[ModelConfig, GraphSAGE, dict[str, float]]:
     except Exception as error:  # noqa: BLE001 - torch.load has no error of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"{path}: not weights that `hopserve train` wrote: {reason}") from None
+    check_finite(path, metrics)
     return config, model.eval(), metrics

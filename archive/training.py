@@ -13,8 +13,13 @@ from handler.model.files import TRAINING_NAME
 
 
 def write_training(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Write metrics, by name, into the folder of an export; without any there is no file."""
+    """Write metrics, by name, into the folder of an export; without any there is no file.
+
+    Raises:
+        ModelError: one is not finite.
+    """
     path = folder / TRAINING_NAME
+    check_finite(path, metrics)  # JSON would have a null for it
     if metrics:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(dict(metrics))) + b"\n")
     else:
@@ -34,6 +39,12 @@ def read_training(folder: Path) -> dict[str, float]:
         return {}
     except (OSError, msgspec.DecodeError) as error:
         raise ModelError(f"{path}: no metrics of a training: {error}") from None
-    if not all(math.isfinite(value) for value in metrics.values()):
-        raise ModelError(f"{path}: a metric is not finite")
+    check_finite(path, metrics)
     return metrics
+
+
+def check_finite(path: Path, metrics: Mapping[str, float]) -> None:
+    """Raise a `ModelError` about a file unless its metrics are finite."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ModelError(f"{path}: the metric {name} is {value}, it must be finite")

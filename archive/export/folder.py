@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from handler.model.files import TRAINING_NAME
 from handler.model.signature import SUFFIXES, Signature, file_checksum, write_signature
 
 LAYERS = "layers"
@@ -33,6 +34,7 @@ def staging(folder: Path) -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
         # First, so that a model never lies beside the layers of another.
         shutil.rmtree(folder / LAYERS, ignore_errors=True)
+        (folder / TRAINING_NAME).unlink(missing_ok=True)  # of the training of the model before
         for stale in [
             folder / f"{stem}.{suffix}" for stem in ("model", "head") for suffix in SUFFIXES.values()
         ]:
