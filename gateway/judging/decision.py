@@ -122,6 +122,20 @@ def decide(
     return Decision("hold", missing) if missing else Decision("advance", _summary(case))
 
 
+def after_deadline(decision: Decision, policy: Policy, held_s: float) -> Decision:
+    """The same decision, or to go back where a step has waited for too long.
+
+    Args:
+        held_s: since the step had lasted its time.
+    """
+    if decision.action != "hold" or policy.max_hold_s is None or held_s <= policy.max_hold_s:
+        return decision
+    return Decision(
+        "roll_back",
+        f"the step has not shown within {policy.max_hold_s:g} s that it may end: {decision.reason}",
+    )
+
+
 @dataclass(frozen=True)
 class _Case:
     """All that is judged."""

@@ -34,6 +34,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         min_compared: a step in which answers are compared ends no earlier than so many nodes were; 0 where
             clients do not ask about nodes.
         max_failed_comparisons: the share of compared nodes that the new version alone may fail to answer.
+        max_hold_s: a step that has lasted its time, and so long after it has not shown that it may end, goes
+            back; none: it waits as long as it takes.
     """
 
     min_requests: _Count = 100
@@ -46,6 +48,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_label_disagreement: _Share = 0.1
     min_compared: Annotated[int, msgspec.Meta(ge=0)] = 200
     max_failed_comparisons: _Share = 0.02
+    max_hold_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 def similarity_confidence(policy: Policy, look: int, share: float = 1.0) -> float:

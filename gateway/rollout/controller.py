@@ -9,7 +9,7 @@ from datetime import datetime
 
 from gateway.envoy.admin import Admin
 from gateway.errors import GatewayError, RolloutError
-from gateway.judging.decision import Decision, Names
+from gateway.judging.decision import Decision, Names, after_deadline
 from gateway.judging.policy import Policy
 from gateway.rollout import transitions
 from gateway.rollout.comparing import Comparing
@@ -108,6 +108,8 @@ class Controller:
             names=names,
             compares=rollout.step == 0,
         )
+        if rollout.phase == "running":
+            decision = after_deadline(decision, self._policy, waited_s - rollout.every_s)
         self.decisions[name] = decision
         if decision.action == "roll_back":
             self._move(name, watch, transitions.roll_back, decision)

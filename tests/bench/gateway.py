@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from gateway.envoy.process import find_envoy
 from gateway.process import find_controller
+from gateway.tuning.load import Answered, send_all
 from tests.bench.example import make_example
 from tests.bench.live.graphs import beside
 from tests.bench.pipeline import show_table
 from tests.bench.serving import NUM_NODES, WARM_UP_S, requests_until
 from tests.gateways import Front, fronted
-from tests.load import Answered, send_all
 
 TARGET_ADDED_MS = 0.5
 TARGET_THROUGHPUT = 0.85

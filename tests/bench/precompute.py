@@ -14,9 +14,9 @@ from archive.pack import PackPlan, pack
 from archive.precompute.run import PrecomputePlan, precompute
 from archive.precompute.similar import build_index
 from archive.reading import unpacked
+from gateway.tuning.load import send_all
 from handler.cache.table import Table, tables_in
 from tests.bench.pipeline import PLAN, Sage, make_graph
-from tests.load import send_all
 from tests.servers import running
 
 _NUM_ASKED = 20_000

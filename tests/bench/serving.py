@@ -19,9 +19,9 @@ from typing import Any
 import click
 import numpy as np
 
+from gateway.tuning.load import Answered, send_all
 from handler.metrics import BATCHES, REQUESTS, Metric
 from tests.bench.example import make_example
-from tests.load import Answered, send_all
 from tests.servers import Server, running
 
 NUM_NODES = 1797

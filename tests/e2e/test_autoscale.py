@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from gateway.autoscale.autoscaler import Autoscaler, Look
 from gateway.autoscale.policy import ScalePolicy
+from gateway.tuning.load import Answered, send_all
 from scripts.cli.main import hopserve
 from tests.conftest import Example
-from tests.load import Answered, send_all
 from tests.servers import Server
 
 RunServer = Callable[..., AbstractContextManager[Server]]

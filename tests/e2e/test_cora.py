@@ -13,9 +13,9 @@ import torch
 from archive.datasets import load_npz
 from archive.example.train import TrainingPlan, train
 from archive.pack import PackPlan, pack
+from gateway.tuning.load import send_all
 from handler.graph.snapshot import Snapshot
 from handler.graph.writer import write_snapshot
-from tests.load import send_all
 from tests.models import embed_all, export
 from tests.servers import Server
 

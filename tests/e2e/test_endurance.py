@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import psutil
 
-from tests.load import Sent, send_all
+from gateway.tuning.load import Sent, send_all
 from tests.servers import Server
 
 JSON = {"Content-Type": "application/json"}

@@ -17,10 +17,10 @@ import pytest
 import trustme
 import yaml
 
+from gateway.tuning.load import send_all
 from handler import headers
 from tests.gateways import Front, fronted
 from tests.live_servers import until
-from tests.load import send_all
 
 _KEYS = {"alice": "alice-0123456789abcdef", "bob": "bob-0123456789abcdef"}
 _ALICE, _BOB = ({"x-api-key": key} for key in _KEYS.values())

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import ts
 
+from gateway.tuning.load import Sent, send_all
 from tests.conftest import Example
-from tests.load import Sent, send_all
 from tests.servers import Server
 
 JSON = {"Content-Type": "application/json"}

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 import handler
 from gateway.errors import Refused, UpstreamError
+from gateway.tuning.load import Answered, send_all
 from gateway.upstream.tokens import Tokens
 from scripts.cli.main import hopserve
-from tests.load import Answered, send_all
 from tests.servers import Server
 
 RunServer = Callable[..., AbstractContextManager[Server]]

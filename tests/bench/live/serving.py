@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from archive.export.export import export_model
 from archive.pack import GraphPlan, PackPlan, pack
+from gateway.tuning.load import Sent, send_all
 from handler import headers
 from handler.graph.arrays import GraphArrays
 from handler.graph.features import DenseFeatures
@@ -27,7 +28,6 @@ from tests.bench.live.graphs import REQUEST_EDGES, beside, edge_bodies
 from tests.bench.live.ingest import TARGET_EDGES_PER_S
 from tests.bench.pipeline import DIMS, PLAN, Sage, show_table
 from tests.bench.sampler import PowerLawEdges
-from tests.load import Sent, send_all
 from tests.servers import Server, running
 
 NUM_WORKERS = 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.judging.decision import Comparison, Decision, Names, decide
+from gateway.judging.decision import Comparison, Decision, Names, after_deadline, decide
 from gateway.judging.policy import Policy
 from gateway.judging.windows import Latencies, Window
 
@@ -51,6 +51,21 @@ def test_a_step_lasts_its_time_and_has_enough_requests() -> None:
     assert (few.action, few.reason) == ("hold", "v2 has answered 99 of 100 requests that are needed")
     assert _decide(_window(4_500), None).action == "hold"
     assert _decide(None, None).action == "hold"
+
+
+def test_a_step_waits_as_long_as_it_may() -> None:
+    policy = Policy(max_hold_s=60)
+    waits = _decide(_window(4_500), _window(99), policy=policy)
+    assert after_deadline(waits, Policy(), 1e9) is waits
+    assert after_deadline(waits, policy, 60) is waits
+    late = after_deadline(waits, policy, 60.1)
+    assert late.action == "roll_back"
+    assert late.reason == (
+        "the step has not shown within 60 s that it may end:"
+        " v2 has answered 99 of 100 requests that are needed"
+    )
+    done = _decide(_window(4_500), _window(500), policy=policy)
+    assert after_deadline(done, policy, 1e9) is done
 
 
 def test_too_few_comparisons_are_waited_for() -> None:

@@ -1,0 +1,1 @@
+"""Measures a server under load, and proposes settings."""
