@@ -130,10 +130,8 @@ def after_deadline(decision: Decision, policy: Policy, held_s: float) -> Decisio
     """
     if decision.action != "hold" or policy.max_hold_s is None or held_s <= policy.max_hold_s:
         return decision
-    return Decision(
-        "roll_back",
-        f"the step has not shown within {policy.max_hold_s:g} s that it may end: {decision.reason}",
-    )
+    late = f"the step has not shown within {policy.max_hold_s:g} s that it may end"
+    return Decision("roll_back", f"{late}: {decision.reason}")
 
 
 @dataclass(frozen=True)

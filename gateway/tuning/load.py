@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ async def _send_all(
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
 
         async def work() -> None:
-            for request in requests:
-                answered.append(await _send(session, url, request, time.perf_counter()))
+            for request in requests:  # which are shared: each client takes the next
+                answer = await _send(session, url, request, time.perf_counter())
+                answered.append(answer)
 
         await asyncio.gather(*(work() for _ in range(connections)))
     return answered
@@ -84,12 +85,12 @@ async def _send_all(
 async def _send_at_rate(
     url: str, headers: dict[str, str], requests: Iterator[Any], rate: float, connections: int, seed: int
 ) -> list[Answered]:
-    draw, tasks = random.Random(seed), []
+    draw, tasks = np.random.default_rng(seed), []
     connector = aiohttp.TCPConnector(limit=connections)
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         due = time.perf_counter()
         for request in requests:
-            due += draw.expovariate(rate)
+            due += draw.exponential(1 / rate)
             if (early := due - time.perf_counter()) > 0:
                 await asyncio.sleep(early)
             tasks.append(asyncio.create_task(_send(session, url, request, due)))

@@ -83,9 +83,7 @@ def test_an_open_loop_omits_nobody_whom_a_pause_makes_late(server: _Server) -> N
     answers = send_at_rate(server.url, {}, [{"n": n} for n in range(400)], rate=400, connections=4)
     assert {answer.status for answer in answers} == {200}
     late = np.array([answer.seconds for answer in answers]) > 0.25
-    assert late.sum() > 60, (
-        "as many as come in half of the pause of half a second, and not one per connection"
-    )
+    assert late.sum() > 60, "as many as come in half of the pause, and not one per connection"
 
 
 def test_who_cannot_be_reached_is_told_by_status_0() -> None:
