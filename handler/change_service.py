@@ -13,6 +13,7 @@ from handler.graph.live_graph import LiveGraph
 from handler.intake import Accepted, Intake, Submitted
 from handler.requests import Response, encode_answer, encode_error
 from handler.settings import GraphSettings
+from handler.standing import gauges_of
 
 
 class ChangeService:
@@ -47,6 +48,10 @@ class ChangeService:
             responses.append(self._respond(answered))
         self._counters.add_batch((response.status.value, response.code) for response in responses)
         return responses
+
+    def gauges(self) -> dict[metrics.Metric, float]:
+        """How the graph stands now."""
+        return gauges_of(self._follower.standing())
 
     def close(self) -> None:
         """Let go of the graph."""

@@ -29,6 +29,7 @@ from handler.model.output import ModelOutput
 
 _log = logging.getLogger(__name__)
 _MEASURED_NODES = 16_384  # so many that what a forward takes whatever its size does not count
+_MEASURED_TIMES = 3
 _SHARE_OF_FREE = 0.5
 _HEADROOM = 1.25  # forwards differ in shape, and allocators round up
 
@@ -84,18 +85,19 @@ class Forwards:
             What was computed, and for which seeds.
         """
         computed: list[tuple[Sequence[Seed], Answered]] = []
-        waiting = [seeds]
+        waiting = [seeds] if seeds else []
         while waiting:
             part = waiting.pop()
-            if not part:
-                continue
             try:
                 sampled = self._sample(part, group)
             except RequestError as error:  # of the first seed
                 _give(part[:1], as_value(error), places)
-                waiting.append(part[1:])
+                if len(part) > 1:
+                    waiting.append(part[1:])
                 continue
-            waiting.append(part[sampled.trees.num_seeds :])
+            if sampled.trees.num_seeds < len(part):
+                self._counters.add(metrics.SPLIT_BATCHES, 1)
+                waiting.append(part[sampled.trees.num_seeds :])
             part = part[: sampled.trees.num_seeds]
             try:
                 answered = Answered(
@@ -174,7 +176,11 @@ class Forwards:
             sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
             try:
                 self._run(sampled)  # what TorchScript takes to compile is not to be counted
-                peak = peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
+                # The most of some: pages that an earlier one has left would not be seen.
+                peak = max(
+                    peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
+                    for _ in range(_MEASURED_TIMES)
+                )
             except OutOfMemory as error:
                 release(self._model.device)
                 wanted //= 4
@@ -185,11 +191,13 @@ class Forwards:
 
     def _count_sampled(self, sampled: Sampled, num_asked: Sequence[int]) -> None:
         """Count each tree as often as it was asked for, though it was computed once."""
-        trees = sampled.trees
+        trees, num_hops = sampled.trees, sampled.plan.num_hops
         asked = np.array(num_asked)
-        neighbors = np.add.reduceat(trees.hop == 1, trees.ptr[:-1], dtype=np.int64)
-        self._counters.add(metrics.NEIGHBORS, int(asked @ neighbors))
-        self._counters.add(metrics.EDGES, int(asked @ (np.diff(trees.ptr) - 1)))
+        by_hop = trees.count_by_hop(num_hops)
+        for hop in range(1, num_hops + 1):
+            self._counters.observe_all(metrics.NEIGHBORS, by_hop[hop], str(hop), weights=asked)
+        self._counters.observe_all(metrics.EDGES, np.diff(trees.ptr) - 1, weights=asked)
+        self._counters.observe(metrics.FORWARD_SEEDS, trees.num_seeds)
         if sampled.truncated:
             self._counters.add(metrics.TRUNCATED, int(asked.sum()))
 

@@ -1,22 +1,28 @@
 """The one catalogue of metrics, and where a worker adds them up.
 
-All are counters: averages and rates follow by division, over any time and any set of workers.
+Counters and distributions add up over workers and time: averages, rates and quantiles follow from them.
+Gauges say how a worker stands now.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A counter.
+    """A counter, or a gauge.
 
     Args:
         name: as Prometheus shows it.
@@ -30,6 +36,57 @@ class Metric:
     labels: tuple[str, ...]
     help: str
 
+
+@dataclass(frozen=True)
+class Distribution:
+    """How often values were how large: three counters, of which Prometheus makes quantiles and averages.
+
+    (TorchServe has histograms, but all with the same buckets, from 0.005 to 10.)
+
+    Args:
+        name: of the counters without their endings, `_bucket`, `_sum` and `_count`.
+        unit: of a value.
+        labels: as of a `Metric`.
+        bounds: ascending; a bucket has the values up to its bound, and all of the buckets before it.
+        help: what the values are.
+    """
+
+    name: str
+    unit: str
+    labels: tuple[str, ...]
+    bounds: tuple[float, ...]
+    help: str
+
+    @cached_property
+    def buckets(self) -> Metric:
+        """Values up to each bound, which is the label `le`."""
+        return Metric(f"{self.name}_bucket", "count", (*self.labels, "le"), self.help)
+
+    @cached_property
+    def sum(self) -> Metric:
+        """The values' sum."""
+        return Metric(f"{self.name}_sum", self.unit, self.labels, self.help)
+
+    @cached_property
+    def count(self) -> Metric:
+        """How many values."""
+        return Metric(f"{self.name}_count", "count", self.labels, self.help)
+
+    @cached_property
+    def named_bounds(self) -> tuple[str, ...]:
+        """The bounds as Prometheus writes them, and the last of all."""
+        return (*(f"{bound:g}" for bound in self.bounds), "+Inf")
+
+    @cached_property
+    def array(self) -> Any:
+        """float64 [num_bounds]."""
+        return np.array(self.bounds)
+
+
+_MOST_WAITING = 4_096
+_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+_TIMES_US = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 2_000_000)
+_AGES_S = (1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800)
 
 REQUESTS = Metric("hopserve_requests_total", "count", ("status",), "requests answered, by HTTP status")
 ERRORS = Metric("hopserve_errors_total", "count", ("code",), "requests and rows that ended in an error")
@@ -57,15 +114,44 @@ COLD_START = Metric(
 SIMILAR = Metric(
     "hopserve_similar_total", "count", ("metric",), "nodes answered with nodes that are similar to them"
 )
-NEIGHBORS = Metric(
-    "hopserve_sampled_neighbors_total", "count", (), "direct neighbours sampled for the nodes computed"
+NEIGHBORS = Distribution(
+    "hopserve_sampled_neighbors",
+    "count",
+    ("hop",),
+    _SIZES,
+    "neighbours sampled at each hop, for each node computed: at hop 1 its own, then theirs",
 )
-EDGES = Metric("hopserve_subgraph_edges_total", "count", (), "edges of the trees of the nodes computed")
+EDGES = Distribution(
+    "hopserve_subgraph_edges", "count", (), _SIZES, "edges of the sampled tree, for each node computed"
+)
+BATCH_REQUESTS = Distribution(
+    "hopserve_batch_requests", "count", (), (1, 2, 4, 8, 16, 32, 64, 128, 256), "requests answered together"
+)
+FORWARD_SEEDS = Distribution(
+    "hopserve_forward_seeds",
+    "count",
+    (),
+    (1, 2, 4, 8, 16, 32, 64, 128, 256, 1_024, 4_096),
+    "nodes that one forward computes",
+)
+ANSWER_AGE = Distribution(
+    "hopserve_answer_age_seconds",
+    "s",
+    (),
+    _AGES_S,
+    "age of the answers that come from the table or the cache",
+)
 TRUNCATED = Metric(
     "hopserve_truncated_total", "count", (), "nodes answered from smaller samples, to stay within the budget"
 )
 BATCHES = Metric("hopserve_batches_total", "count", (), "batches of requests answered")
 FORWARDS = Metric("hopserve_forwards_total", "count", (), "times the model was run")
+SPLIT_BATCHES = Metric(
+    "hopserve_split_batches_total",
+    "count",
+    (),
+    "batches whose nodes took several forwards to stay within the budget",
+)
 FAILED_FORWARDS = Metric(
     "hopserve_failed_forwards_total", "count", (), "forwards that failed, and were tried again in halves"
 )
@@ -78,9 +164,25 @@ OUT_OF_MEMORY = Metric(
 MUTATIONS = Metric(
     "hopserve_mutations_total", "count", ("kind",), "mutations made durable by this worker, by kind"
 )
-STAGE_TIME = Metric("hopserve_stage_microseconds_total", "us", ("stage",), "time spent in each stage")
+EXPLANATIONS = Metric(
+    "hopserve_explanations_total", "count", ("method",), "nodes and pairs explained, by method"
+)
+STAGE_TIME = Distribution(
+    "hopserve_stage_microseconds", "us", ("stage",), _TIMES_US, "what each stage takes for a batch"
+)
 
-CATALOGUE = (
+SEQ = Metric("hopserve_graph_seq", "count", ("worker",), "the latest mutation that counts")
+LAG = Metric(
+    "hopserve_graph_lag_mutations", "count", ("worker",), "mutations in the log that do not count yet"
+)
+OVERLAY_MUTATIONS = Metric(
+    "hopserve_overlay_mutations", "count", ("worker",), "mutations that count and are not in the snapshot"
+)
+OVERLAY_BYTES = Metric("hopserve_overlay_bytes", "bytes", ("worker",), "memory that these take")
+SNAPSHOT_AGE = Metric("hopserve_snapshot_age_seconds", "s", ("worker",), "age of the snapshot")
+GRAPH_NODES = Metric("hopserve_graph_nodes", "count", ("worker",), "nodes of the graph")
+
+COUNTERS = (
     REQUESTS,
     ERRORS,
     NODES,
@@ -88,15 +190,21 @@ CATALOGUE = (
     CACHE_FAILURES,
     COLD_START,
     SIMILAR,
-    NEIGHBORS,
-    EDGES,
     TRUNCATED,
     BATCHES,
     FORWARDS,
+    SPLIT_BATCHES,
     FAILED_FORWARDS,
     OUT_OF_MEMORY,
+    EXPLANATIONS,
     MUTATIONS,
-    STAGE_TIME,
+)
+DISTRIBUTIONS = (NEIGHBORS, EDGES, BATCH_REQUESTS, FORWARD_SEEDS, ANSWER_AGE, STAGE_TIME)
+GAUGES = (SEQ, LAG, OVERLAY_MUTATIONS, OVERLAY_BYTES, SNAPSHOT_AGE, GRAPH_NODES)
+#: All that workers hand over, as it is counted: a distribution is three counters.
+CATALOGUE = (
+    *COUNTERS,
+    *(part for each in DISTRIBUTIONS for part in (each.buckets, each.sum, each.count)),
 )
 COMMON_LABELS = ("model_name", "model_version")
 
@@ -137,7 +245,7 @@ _TORCHSERVE_METRICS = {
 
 
 class _Timed:
-    """A context manager that counts how long it was open; several are opened for each batch."""
+    """A context manager that notes how long it was open; several are opened for each batch."""
 
     __slots__ = ("_counters", "_stage", "_started_ns")
 
@@ -150,7 +258,50 @@ class _Timed:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._counters.add(STAGE_TIME, (time.perf_counter_ns() - self._started_ns) / 1000, self._stage)
+            self._counters.observe(
+                STAGE_TIME, (time.perf_counter_ns() - self._started_ns) / 1000, self._stage
+            )
+
+
+class _Seen:
+    """The values of one distribution with the same labels since the last look."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution = distribution
+        self.counts: list[float] = [0.0] * len(distribution.named_bounds)
+        self.sum = 0.0
+        #: Values and weights that belong into the buckets: it takes less for many at once.
+        self.waiting: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        #: So that a quantile knows of the empty buckets, too.
+        self.is_new = True
+
+    def sort_in(self) -> None:
+        """Put what waits into the buckets."""
+        if self.waiting:
+            values, weights = (np.concatenate(arrays) for arrays in zip(*self.waiting, strict=True))
+            places = np.searchsorted(self.distribution.array, values)
+            counts = np.bincount(places, weights, minlength=len(self.counts)).tolist()
+            self.counts = [before + count for before, count in zip(self.counts, counts, strict=True)]
+            self.sum += float(values @ weights)
+            self.waiting.clear()
+
+    def drain(self, labels: tuple[str, ...]) -> Iterator[tuple[Counted, float]]:
+        """What each counter grows by; then it begins anew."""
+        self.sort_in()
+        total = 0.0
+        for bound, count in zip(self.distribution.named_bounds, self.counts, strict=True):
+            total += count
+            if total or self.is_new:
+                yield (self.distribution.buckets, (*labels, bound)), total
+        if total or self.is_new:
+            yield (self.distribution.sum, labels), self.sum
+            yield (self.distribution.count, labels), total
+        self.counts = [0.0] * len(self.counts)
+        self.sum, self.is_new = 0.0, False
+
+
+#: A counter and the values of its labels.
+Counted = tuple[Metric, tuple[str, ...]]
 
 
 class Counters:
@@ -159,25 +310,51 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stages_us: dict[str, float] | None = None
-        self._sums: defaultdict[tuple[Metric, tuple[str, ...]], float] = defaultdict(float)
+        self._sums: defaultdict[Counted, float] = defaultdict(float)
+        self._seen: dict[tuple[Distribution, tuple[str, ...]], _Seen] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
         """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
         with self._lock:
             self._sums[metric, labels] += amount
-            if metric is STAGE_TIME and self._stages_us is not None:
-                self._stages_us[labels[0]] = self._stages_us.get(labels[0], 0.0) + amount
+
+    def observe(self, distribution: Distribution, value: float, *labels: str) -> None:
+        """Note one value."""
+        place = bisect_left(distribution.bounds, value)
+        with self._lock:
+            seen = self._seen_of(distribution, labels)
+            seen.counts[place] += 1
+            seen.sum += value
+            if distribution is STAGE_TIME and self._stages_us is not None:
+                self._stages_us[labels[0]] = self._stages_us.get(labels[0], 0.0) + value
+
+    def observe_all(
+        self, distribution: Distribution, values: NDArray[Any], *labels: str, weights: NDArray[Any]
+    ) -> None:
+        """Note many values, which must not change any more.
+
+        Args:
+            values: [num_values].
+            weights: [num_values], how often each is noted.
+        """
+        with self._lock:
+            seen = self._seen_of(distribution, labels)
+            seen.waiting.append((values, weights))
+            if len(seen.waiting) > _MOST_WAITING:
+                seen.sort_in()
 
     def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
         """Count the answers of a batch, each by its HTTP status and its code, which is `ok` or an error's."""
+        counted = Counter(answers)
         self.add(BATCHES, 1)
-        for (status, code), count in Counter(answers).items():
+        self.observe(BATCH_REQUESTS, counted.total())
+        for (status, code), count in counted.items():
             self.add(REQUESTS, count, str(status))
             if code != "ok":
                 self.add(ERRORS, count, code)
 
     def timed(self, stage: str) -> _Timed:
-        """Count the time that a block takes, unless it raises."""
+        """Note the time that a block takes, unless it raises."""
         return _Timed(self, stage)
 
     @contextmanager
@@ -190,30 +367,48 @@ class Counters:
         finally:
             self._stages_us = None
 
-    def drain(self) -> dict[tuple[Metric, tuple[str, ...]], float]:
-        """What was counted since the last call, by metric and label values."""
+    def drain(self) -> dict[Counted, float]:
+        """What was counted since the last call, by counter and label values."""
         with self._lock:
             sums = dict(self._sums)
             self._sums.clear()
+            for (_, labels), seen in self._seen.items():
+                sums.update(seen.drain(labels))
         return sums
+
+    def forget(self) -> None:
+        """Begin anew, as if nothing had been counted."""
+        with self._lock:
+            self._sums.clear()
+            self._seen.clear()
+
+    def _seen_of(self, distribution: Distribution, labels: tuple[str, ...]) -> _Seen:
+        seen = self._seen.get((distribution, labels))
+        if seen is None:
+            seen = self._seen[distribution, labels] = _Seen(distribution)
+        return seen
+
+
+def exposed_names() -> set[str]:
+    """All metrics of Hopserve's workers, as Prometheus knows them."""
+    return {metric.name for metric in (*CATALOGUE, *GAUGES)}
 
 
 def torchserve_metrics_file() -> dict[str, Any]:
     """TorchServe's `metrics.yaml` that declares this catalogue."""
-    declared = [
-        {
-            "name": metric.name,
-            "unit": metric.unit,
-            "dimensions": [*metric.labels, *COMMON_LABELS],
-        }
-        for metric in CATALOGUE
-    ]
-    gauges = [
+    handlers = [
         {"name": name, "unit": "ms", "dimensions": ["ModelName", "Level"]}
         for name in ("HandlerTime", "PredictionTime")
     ]
     return {
         "dimensions": [],
         "ts_metrics": _TORCHSERVE_METRICS,
-        "model_metrics": {"counter": declared, "gauge": gauges},
+        "model_metrics": {
+            "counter": [_declared(metric) for metric in CATALOGUE],
+            "gauge": [*(_declared(metric) for metric in GAUGES), *handlers],
+        },
     }
+
+
+def _declared(metric: Metric) -> Mapping[str, Any]:
+    return {"name": metric.name, "unit": metric.unit, "dimensions": [*metric.labels, *COMMON_LABELS]}

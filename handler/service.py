@@ -37,6 +37,7 @@ from handler.requests import (
     parse_request,
 )
 from handler.settings import Settings
+from handler.standing import gauges_of
 
 _WARM_UP_ROUNDS = 8
 
@@ -124,7 +125,11 @@ class Service:
                 if failed:
                     raise ModelError(f"the model fails on this graph: {failed[0]}")
         list(self._rows([Query(node_id, Options()) for node_id in ids], {}, keep=False))
-        self._counters.drain()
+        self._counters.forget()
+
+    def gauges(self) -> dict[metrics.Metric, float]:
+        """How the graph stands now."""
+        return gauges_of(self._views.standing())
 
     def close(self) -> None:
         """Let go of the graph, and of what is stored."""

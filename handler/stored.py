@@ -242,13 +242,14 @@ class StoredAnswers:
     ) -> None:
         if not len(hits):
             return
-        num_asked = 0
+        asked = np.array([len(seeds[number].positions) for number in hits.tolist()])
         for number in hits.tolist():
             place = Place(answered, number)
             for position in seeds[number].positions:
                 places[position] = place
-            num_asked += len(seeds[number].positions)
-        self._counters.add(metrics.NODES, num_asked, answered.source)
+        self._counters.add(metrics.NODES, int(asked.sum()), answered.source)
+        if answered.age_ms is not None:
+            self._counters.observe_all(metrics.ANSWER_AGE, answered.age_ms[hits] / 1000, weights=asked)
         store = "table" if answered.source == "precomputed" else "cache"
         self._counters.add(metrics.STORED, len(hits), store, outcome)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +31,7 @@ from handler.errors import HopserveError, MalformedRequest, RequestError, Settin
 from handler.graph.compiling import one_goes_first
 from handler.graph.follower import follow, open_source
 from handler.keeping import open_store
-from handler.metrics import CATALOGUE, Counters
+from handler.metrics import Counters, Metric, exposed_names
 from handler.model.exported import ExportedModel
 from handler.reading import BufferedReads
 from handler.requests import Response
@@ -51,6 +53,10 @@ class Answering(Protocol):
 
     def answer(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
         """One response per request, in order."""
+        ...
+
+    def gauges(self) -> dict[Metric, float]:
+        """How the service stands now."""
         ...
 
 
@@ -126,7 +132,7 @@ class ModelHandler(_Handler):
             service = Service(source, model, settings, counters, version, store)
             if settings.warm_up:
                 service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
-        _publish_regularly(counters, context, version)
+        _publish_regularly(service, counters, context, version)
         _settle()
         return service
 
@@ -143,7 +149,7 @@ class GraphHandler(_Handler):
         service = ChangeService(follower, settings, counters)
         if settings.compact_after:
             compact_regularly(follower, settings.compact_after)
-        _publish_regularly(counters, context, _version(context))
+        _publish_regularly(service, counters, context, _version(context))
         _settle()
         return service
 
@@ -236,19 +242,35 @@ def _set_header(context: Context, position: int, response: Response) -> None:
     context.set_response_status(response.status.value, response.status.phrase, position)
 
 
-def _publish_regularly(counters: Counters, context: Context, version: str) -> None:
-    """Hand the counters to TorchServe once a second: every one is a log line that its front end parses."""
-    labels = [context.model_name, version]
-    declared = context.metrics.cache.get(MetricTypes.COUNTER, {})
-    missing = [metric.name for metric in CATALOGUE if metric.name not in declared]
+def _publish_regularly(service: Answering, counters: Counters, context: Context, version: str) -> None:
+    """Hand the metrics to TorchServe once a second: every one is a log line that its front end parses."""
+    common, worker = [context.model_name, version], worker_name(sys.argv)
+    cache = context.metrics.cache
+    declared = {**cache.get(MetricTypes.COUNTER, {}), **cache.get(MetricTypes.GAUGE, {})}
+    missing = exposed_names() - declared.keys()
     if missing:
-        _log.warning("TorchServe's metrics_config does not declare %s: not published", ", ".join(missing))
+        _log.warning(
+            "TorchServe's metrics_config does not declare %s: not published", ", ".join(sorted(missing))
+        )
 
     def publish() -> None:
+        told: dict[Metric, float] = {}
         while True:
             time.sleep(_METRICS_PERIOD_S)
             for (metric, values), amount in counters.drain().items():
                 if metric.name in declared:
-                    declared[metric.name].add_or_update(amount, [*values, *labels])
+                    declared[metric.name].add_or_update(amount, [*values, *common])
+            for metric, value in service.gauges().items():
+                if metric.name in declared and told.get(metric) != value:
+                    told[metric] = value
+                    declared[metric.name].add_or_update(value, [worker, *common])
 
     threading.Thread(target=publish, name="hopserve-metrics", daemon=True).start()
+
+
+def worker_name(arguments: Sequence[str]) -> str:
+    """What a worker is called in metrics: the number of its socket, which its successor has too."""
+    for name, value in pairwise(arguments):
+        if name in {"--sock-name", "--port"}:
+            return value.rpartition(".")[2]
+    return "0"

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from handler.errors import (
     HopserveError,
     LogCorrupt,
+    LogError,
     LogGap,
     LogUnavailable,
     NotReady,
@@ -26,7 +27,7 @@ from handler.graph.home import GraphHome, HeldSnapshot, open_held
 from handler.graph.live_graph import LiveGraph
 from handler.graph.progress import SILENT, Progress
 from handler.graph.sampling import Sampling
-from handler.graph.views import Source, StaticViews, Views
+from handler.graph.views import Source, Standing, StaticViews, Views, standing_of
 from handler.log.opening import open_log
 from handler.log.protocol import Log
 
@@ -151,6 +152,14 @@ class Follower(Generic[_View]):
     def seq(self) -> int:
         """The latest mutation that counts."""
         return self._graph.seq
+
+    def standing(self) -> Standing:
+        """See `Views`."""
+        try:
+            lag = self.lag()
+        except LogError:
+            lag = None
+        return standing_of(self._graph, lag)
 
     def lag(self) -> int:
         """How many mutations of the log do not count yet; `LogUnavailable` where it cannot be asked."""

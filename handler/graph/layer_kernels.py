@@ -55,6 +55,14 @@ def arrange_by_hop(
 
 
 @compiled
+def count_by_hop(hop: NDArray[np.int8], ptr: NDArray[np.int64], count: NDArray[np.int64]) -> None:
+    """Add to `count` [num_hops + 1, num_seeds] the nodes of each tree at each hop."""
+    for tree in range(len(ptr) - 1):
+        for place in range(ptr[tree], ptr[tree + 1]):
+            count[hop[place], tree] += 1
+
+
+@compiled
 def sum_samples(
     base: BaseArrays,
     added: AddedArrays,

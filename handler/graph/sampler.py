@@ -18,7 +18,7 @@ from handler.errors import GraphInputError
 from handler.graph.adjacency import Adjacency
 from handler.graph.fanout import FanoutPlan
 from handler.graph.ids import NodeIds, RangeIds
-from handler.graph.layer_kernels import sum_samples
+from handler.graph.layer_kernels import count_by_hop, sum_samples
 from handler.graph.ordering import Strategy
 from handler.graph.overlay import Overlay
 from handler.graph.overlay_arrays import base_arrays, no_changes, take_edges
@@ -71,6 +71,12 @@ class SampledTrees:
     @property
     def num_edges(self) -> int:
         return int(self.edge_index.shape[1])
+
+    def count_by_hop(self, num_hops: int) -> NDArray[np.int64]:
+        """int64 [num_hops + 1, num_seeds]: nodes of each tree, of which none is deeper, at each hop."""
+        count = np.zeros((num_hops + 1, self.num_seeds), dtype=np.int64)
+        count_by_hop(self.hop, self.ptr, count)
+        return count
 
 
 class Sampler:

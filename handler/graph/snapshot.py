@@ -18,6 +18,7 @@ from handler.graph.holding import hold
 from handler.graph.ids import IntIds, NodeIds, RangeIds, StrIds
 from handler.graph.live_features import FeatureChanges, snapshot_changes
 from handler.graph.manifest import (
+    MANIFEST_NAME,
     Manifest,
     array_path,
     file_checksum,
@@ -55,6 +56,7 @@ class Snapshot:
             none if all are of the build.
         feature_seq: int64 [num_nodes], the mutation that set a node's features last, 0 where none did; none
             if none did so to any.
+        written: when its files were, in seconds since 1970.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Snapshot:
         split: NDArray[np.uint8] | None,
         node_created: NDArray[np.float64] | None = None,
         feature_seq: NDArray[np.int64] | None = None,
+        written: float = 0.0,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -78,6 +81,7 @@ class Snapshot:
         self.split = split
         self.node_created = node_created
         self.feature_seq = feature_seq
+        self.written = written
 
     @classmethod
     def open(cls, folder: Path) -> Snapshot:
@@ -113,6 +117,7 @@ class Snapshot:
             arrays.get("split"),
             arrays.get("node_created"),
             arrays.get("feature_seq"),
+            (folder / MANIFEST_NAME).stat().st_mtime,
         )
 
     @property

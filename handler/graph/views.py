@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from handler.graph.home import HeldSnapshot
@@ -13,6 +15,37 @@ from handler.graph.snapshot import Snapshot
 
 _View = TypeVar("_View")
 _View_co = TypeVar("_View_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a graph that is read stands.
+
+    Args:
+        seq: the latest mutation that counts.
+        lag: mutations in the log that do not count yet; none where it cannot be asked.
+        overlay_mutations, overlay_bytes: those since the snapshot, and the memory that they take.
+        snapshot_age_s: since the snapshot was written.
+    """
+
+    seq: int
+    lag: int | None
+    overlay_mutations: int
+    overlay_bytes: int
+    snapshot_age_s: float
+    num_nodes: int
+
+
+def standing_of(graph: LiveGraph, lag: int | None) -> Standing:
+    """How one graph stands."""
+    return Standing(
+        seq=graph.seq,
+        lag=lag,
+        overlay_mutations=graph.seq - graph.manifest.seq,
+        overlay_bytes=graph.nbytes,
+        snapshot_age_s=max(0.0, time.time() - graph.snapshot.written),
+        num_nodes=graph.num_nodes,
+    )
 
 
 class Views(Protocol[_View_co]):
@@ -29,6 +62,10 @@ class Views(Protocol[_View_co]):
         """
         ...
 
+    def standing(self) -> Standing:
+        """How the graph stands now; waits for nobody."""
+        ...
+
     def close(self) -> None:
         """Let go of the graph."""
         ...
@@ -41,12 +78,17 @@ class StaticViews(Generic[_View]):
         self, graph: LiveGraph, make: Callable[[LiveGraph], _View], held: HeldSnapshot | None = None
     ) -> None:
         self._view = make(graph)
+        self._graph = graph
         self._held = held
 
     @contextmanager
     def reading(self, min_seq: int = 0) -> Iterator[_View]:
         """See `Views`."""
         yield self._view
+
+    def standing(self) -> Standing:
+        """See `Views`."""
+        return standing_of(self._graph, 0)
 
     def close(self) -> None:
         """See `Views`."""

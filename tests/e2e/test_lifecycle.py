@@ -287,8 +287,15 @@ def test_metrics_have_the_version_and_add_up(archive_of: Callable[..., Path], ru
             'hopserve_errors_total{code="malformed"': 1,
             'hopserve_requests_total{status="200"': 21,
             'hopserve_requests_total{status="400"': 1,
-            "hopserve_sampled_neighbors_total{": 220,
-            "hopserve_subgraph_edges_total{": 2420,
+            'hopserve_sampled_neighbors_sum{hop="1"': 220,
+            'hopserve_sampled_neighbors_count{hop="2"': 22,
+            'hopserve_sampled_neighbors_bucket{hop="1",le="5"': 0,
+            'hopserve_sampled_neighbors_bucket{hop="1",le="10"': 22,
+            'hopserve_sampled_neighbors_bucket{hop="1",le="+Inf"': 22,
+            "hopserve_subgraph_edges_sum{": 2420,
+            "hopserve_batch_requests_sum{": 22,
+            'hopserve_graph_nodes{worker="': 1797,
+            'hopserve_graph_lag_mutations{worker="': 0,
         }
         deadline = time.monotonic() + 15
         found: dict[str, float] = {}
@@ -299,7 +306,7 @@ def test_metrics_have_the_version_and_add_up(archive_of: Callable[..., Path], ru
             }
             time.sleep(0.2)
         assert found == wanted
-        stages = [line for line in lines if line.startswith("hopserve_stage_microseconds_total")]
+        stages = [line for line in lines if line.startswith("hopserve_stage_microseconds_sum")]
         assert len(stages) == 11
 
 

@@ -198,7 +198,7 @@ def test_equal_nodes_of_a_batch_are_computed_once(ring: Served) -> None:
     assert answers[2][1]["sampled"] == {"nodes": 4, "edges": 3, "truncated": False}
     counted = served.counters.drain()
     assert counted[metrics.NODES, ("live",)] == 6
-    assert counted[metrics.EDGES, ()] == sum(
+    assert counted[metrics.EDGES.sum, ()] == sum(
         row["sampled"]["edges"] for row in (*rows, answers[0][1], answers[2][1], answers[3][1])
     )
 

@@ -319,7 +319,14 @@ def test_what_happens_is_counted(ring: Served) -> None:
     assert counts[metrics.NODES, ("live",)] == 2
     slow = RING.to_networkx()
     trees = [reference.sample_tree(slow, node, (3, 3)).by_hop() for node in (0, 1)]
-    assert counts[metrics.NEIGHBORS, ()] == sum(len(tree[1]) for tree in trees)
-    assert counts[metrics.EDGES, ()] == sum(len(level) for tree in trees for level in tree[1:])
-    stages = {labels[0] for metric, labels in counts if metric is metrics.STAGE_TIME}
+    for hop in (1, 2):
+        assert counts[metrics.NEIGHBORS.sum, (str(hop),)] == sum(len(tree[hop]) for tree in trees)
+        assert counts[metrics.NEIGHBORS.count, (str(hop),)] == 2
+    edges = [sum(len(level) for level in tree[1:]) for tree in trees]
+    assert counts[metrics.EDGES.sum, ()] == sum(edges)
+    for bound in metrics.EDGES.bounds:
+        assert counts[metrics.EDGES.buckets, (f"{bound:g}",)] == sum(edge <= bound for edge in edges)
+    assert counts[metrics.BATCH_REQUESTS.sum, ()] == 4
+    assert counts[metrics.FORWARD_SEEDS.sum, ()] == 2
+    stages = {labels[0] for metric, labels in counts if metric is metrics.STAGE_TIME.sum}
     assert stages == {"parse", "look_up", "sample", "gather", "batch", "forward", "compose", "encode"}
