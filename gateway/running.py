@@ -13,6 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from gateway.autoscale.autoscaler import Autoscaler
+from gateway.console.app import PREFIX, Console
+from gateway.console.sampling import SAMPLE_S
 from gateway.degraded.tables import LastAnswers
 from gateway.envoy.admin import Admin
 from gateway.envoy.clusters import LOOPBACK
@@ -73,6 +75,10 @@ class _Running:
         last = LastAnswers(gateway.properties, graph=Path(graph) if graph else None)
         self._served = ControllerApp(last, self._comparer, self._status)
         self._admin = Admin(gateway.settings.admin_port)
+        self._console = Console.of(
+            gateway.rollouts, self._admin, gateway.properties, self._status, self._served.degraded
+        )
+        self._served.app.add_subapp(PREFIX, self._console.app)
         self._controller = Controller(
             gateway.rollouts,
             self._admin,
@@ -101,6 +107,7 @@ class _Running:
                     (self._tick, _TICK_S),
                     (self._keep_up, _UPKEEP_S),
                     (self._scale, _SCALE_S),
+                    (self._console.sample, SAMPLE_S),
                 )
             ]
             for loop in loops:

@@ -62,23 +62,30 @@ class Latencies:
         return sum(self.counts[bisect_left(self.bounds_ms, limit_ms) + 1 :])
 
     def __add__(self, other: Latencies) -> Latencies:
-        self._match(other)
-        return Latencies(self.bounds_ms, tuple(map(sum, zip(self.counts, other.counts, strict=True))))
+        one, other = self._alike(other)
+        return Latencies(one.bounds_ms, tuple(map(sum, zip(one.counts, other.counts, strict=True))))
 
     def __sub__(self, older: Latencies) -> Latencies:
         """What came since an older state of the same counters; all of it, if they began anew."""
         if self.began_anew(older):
             return self
-        return Latencies(self.bounds_ms, tuple(a - b for a, b in zip(self.counts, older.counts, strict=True)))
+        new, old = self._alike(older)
+        return Latencies(new.bounds_ms, tuple(a - b for a, b in zip(new.counts, old.counts, strict=True)))
 
     def began_anew(self, older: Latencies) -> bool:
         """Whether a counter went back, as it does when a process starts again."""
-        self._match(older)
-        return any(new < old for new, old in zip(self.counts, older.counts, strict=True))
+        new, old = self._alike(older)
+        return any(after < before for after, before in zip(new.counts, old.counts, strict=True))
 
-    def _match(self, other: Latencies) -> None:
-        if self.bounds_ms != other.bounds_ms:
-            raise ValueError(f"histograms with the bounds {self.bounds_ms} and {other.bounds_ms} are no pair")
+    def _alike(self, other: Latencies) -> tuple[Latencies, Latencies]:
+        """Both with the same bounds: one without requests has any, as Envoy names them with the first."""
+        if self.bounds_ms == other.bounds_ms:
+            return self, other
+        if not other.total:
+            return self, Latencies.empty(self.bounds_ms)
+        if not self.total:
+            return Latencies.empty(other.bounds_ms), other
+        raise ValueError(f"histograms with the bounds {self.bounds_ms} and {other.bounds_ms} are no pair")
 
 
 @dataclass(frozen=True)

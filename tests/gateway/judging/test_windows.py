@@ -118,3 +118,17 @@ def test_windows_of_several_versions_are_one() -> None:
         _totals(1, 0), _totals(2, 5, 2)
     )
     assert (window.seconds, window.requests, window.errors) == (2, 15, 3)
+
+
+def test_before_the_first_request_nobody_knows_the_bounds() -> None:
+    """Envoy names them with the first request, and again none when it has started anew."""
+    history, nothing = History(60), Latencies.empty((1.0,))
+    known = Latencies((5.0, 10.0), (1, 2, 3))
+    for at_s, latencies in enumerate((nothing, nothing, known, nothing, known)):
+        history.add(Totals(float(at_s), latencies.total, 0, 0, latencies))
+    window = history.window()
+    assert window is not None
+    assert window.latencies == known + known
+    assert window.requests == 12
+    with pytest.raises(ValueError, match="no pair"):
+        Latencies((1.0,), (1, 0)) + known

@@ -1,0 +1,1 @@
+"""The ops console: one page that shows what the gateway and its versions do."""
