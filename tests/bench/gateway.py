@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -15,12 +14,12 @@ from typing import Any, Literal
 import click
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from gateway.envoy.process import find_envoy
 from gateway.process import find_controller
-from gateway.tuning.load import Answered, send_all
+from gateway.tuning.load import send_all
 from tests.bench.example import make_example
+from tests.bench.laps import ASKER, Lap, run_lap
 from tests.bench.live.graphs import beside
 from tests.bench.pipeline import show_table
 from tests.bench.serving import NUM_NODES, WARM_UP_S, requests_until
@@ -85,36 +84,12 @@ def gateway_command(
 
 
 @dataclass(frozen=True)
-class _Lap:
-    """What one way was measured to do in one round.
-
-    Args:
-        seconds: that it took.
-        cpu_s: seconds of the processor, by what ran there.
-    """
-
-    answers: list[Answered]
-    seconds: float
-    cpu_s: dict[str, float]
-
-    @cached_property
-    def rate(self) -> float:
-        """Requests a second that were answered well."""
-        return sum(answer.status == 200 for answer in self.answers) / self.seconds
-
-    @cached_property
-    def taken_ms(self) -> NDArray[np.float64]:
-        """Milliseconds of each."""
-        return np.array([answer.seconds for answer in self.answers]) * 1000
-
-
-@dataclass(frozen=True)
 class _Contest:
     """Both ways to ask for the same, over so many connections, in each round."""
 
     asked: str
     connections: int
-    rounds: list[dict[_Way, _Lap]]
+    rounds: list[dict[_Way, Lap]]
 
     def added_ms(self) -> list[float]:
         """By which the median with the gateway is longer, in each round."""
@@ -152,7 +127,7 @@ class _Bench:
             for way in _WAYS:
                 self._lap(way, options, connections, WARM_UP_S)
 
-    def run(self, options: Mapping[str, Any], connections: int, rounds: int) -> list[dict[_Way, _Lap]]:
+    def run(self, options: Mapping[str, Any], connections: int, rounds: int) -> list[dict[_Way, Lap]]:
         """Let both take turns; who begins changes with each."""
         return [
             {
@@ -162,20 +137,11 @@ class _Bench:
             for number in range(rounds)
         ]
 
-    def _lap(self, way: _Way, options: Mapping[str, Any], connections: int, seconds: float) -> _Lap:
+    def _lap(self, way: _Way, options: Mapping[str, Any], connections: int, seconds: float) -> Lap:
         headers = self._key if way == "direct" else {}
-        before, started = self._cpu_s(), time.monotonic()
-        requests = requests_until(started + seconds, options)
-        answers = send_all(self._urls[way], headers, requests, connections)
-        taken_s, after = time.monotonic() - started, self._cpu_s()
-        return _Lap(answers, taken_s, {name: after[name] - before[name] for name in after})
-
-    def _cpu_s(self) -> dict[str, float]:
-        """Seconds of the processor that each has had so far."""
-        return {
-            name: sum(times.user + times.system for times in (process.cpu_times() for process in processes))
-            for name, processes in self._processes.items()
-        }
+        requests = requests_until(time.monotonic() + seconds, options)
+        url = self._urls[way]
+        return run_lap(lambda: send_all(url, headers, requests, connections), self._processes)
 
 
 def _processes(front: Front) -> dict[str, list[psutil.Process]]:
@@ -184,7 +150,7 @@ def _processes(front: Front) -> dict[str, list[psutil.Process]]:
     if envoy is None or controller is None:
         raise RuntimeError("the gateway has ended")
     return {
-        "asker": [psutil.Process()],
+        ASKER: [psutil.Process()],
         "TorchServe": [java],
         "workers": java.children(recursive=True),
         "Envoy": [envoy],

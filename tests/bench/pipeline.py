@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import numpy as np
@@ -38,9 +39,10 @@ DIMS = (128, 256, 64)
 LAYER_FANOUTS = (10, 10)
 SAMPLED = FanoutPlan.of(LAYER_FANOUTS)
 PLAN = ExportPlan("embedding", LAYER_FANOUTS, DIMS[0])
-_STAGES = ("sample", "batch", "gather", "forward")
-_FLOOR = ("matrices", "rows", "adjacency")
+STAGES = ("sample", "batch", "gather", "forward")
+FLOOR = ("matrices", "rows", "adjacency")
 _SERVICE_SIZES = (1, 8, 32, 64)
+_ROWS_AT_ONCE = 1 << 17
 TURN, _UNSETTLED = 10, 2  # batches that one does before another's turn, and those that do not count
 
 
@@ -58,11 +60,26 @@ class Sage(nn.Module):
         return out
 
 
-def make_graph(folder: Path, num_edges: int) -> Snapshot:
-    """A power-law graph with random features, of a tenth as many nodes as edges."""
-    edges = PowerLawEdges(num_edges)
-    x = np.random.default_rng(0).standard_normal((edges.num_nodes, DIMS[0]), dtype=np.float32)
-    write_snapshot(folder, GraphArrays("power-law", edges, edges.num_nodes, features=DenseFeatures(x)))
+def power_law(
+    num_edges: int, edges_per_node: int = 10, dtype: type[np.floating[Any]] = np.float32
+) -> GraphArrays:
+    """A power-law graph with random features.
+
+    Args:
+        dtype: of the features, float32 or float16.
+    """
+    edges = PowerLawEdges(num_edges, edges_per_node=edges_per_node)
+    generator = np.random.default_rng(0)
+    x = np.empty((edges.num_nodes, DIMS[0]), dtype=dtype)
+    for start in range(0, len(x), _ROWS_AT_ONCE):  # so that float16 never takes the memory of float32
+        part = x[start : start + _ROWS_AT_ONCE]
+        part[:] = generator.standard_normal(part.shape, dtype=np.float32)
+    return GraphArrays("power-law", edges, edges.num_nodes, features=DenseFeatures(x))
+
+
+def make_graph(folder: Path, num_edges: int, **options: Any) -> Snapshot:
+    """A snapshot of `power_law`."""
+    write_snapshot(folder, power_law(num_edges, **options))
     return Snapshot.open(folder)
 
 
@@ -91,11 +108,12 @@ def pipeline_command(rounds: int, edges: int, sizes: tuple[int, ...], service: b
     """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        race = _Race(make_graph(Path(folder, "graph"), edges), Path(folder, "model"))
+        export_model(Sage().eval(), PLAN, Path(folder, "model"))
+        race = Race(make_graph(Path(folder, "graph"), edges), Path(folder, "model"))
         laps = {size: race.run(size, rounds) for size in sizes}
         click.echo(f"Microseconds per seed, on a power-law graph of {edges:,} edges\n")
         show_table(
-            ("batch", *_STAGES, "sum", "p90", *_FLOOR, "floor", "of floor"),
+            ("batch", *STAGES, "sum", "p90", *FLOOR, "floor", "of floor"),
             [_against_floor(size, found) for size, found in laps.items()],
         )
         show_table(
@@ -121,7 +139,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 @dataclass(frozen=True)
-class _Laps:
+class Laps:
     """Microseconds per seed in each batch, by what was done.
 
     Args:
@@ -137,18 +155,21 @@ class _Laps:
         return float(np.quantile(np.sum([self.taken_us[name] for name in names], axis=0), share))
 
 
-class _Race:
-    """The pipeline, the floor and PyG's way, on one graph."""
+class Race:
+    """The pipeline, the floor and PyG's way, on one graph.
+
+    Args:
+        folder: of the exported `Sage`.
+    """
 
     def __init__(self, snapshot: Snapshot, folder: Path) -> None:
         self._snapshot = snapshot
         self._eager = Sage().eval()
-        export_model(self._eager, PLAN, folder)
         self._model = ExportedModel.load(folder, torch.device("cpu"))
         self._inputs = ModelInputs(snapshot, self._model.signature, Settings(graph=str(snapshot.folder)))
         self._floor = Floor(snapshot, DIMS, LAYER_FANOUTS[0])
 
-    def run(self, size: int, rounds: int) -> _Laps:
+    def run(self, size: int, rounds: int) -> Laps:
         """Let all take turns."""
         num_turns = 2 + -(-rounds // TURN)  # the first two warm up
         batches = np.random.default_rng(size).integers(0, self._snapshot.num_nodes, (num_turns * TURN, size))
@@ -163,7 +184,7 @@ class _Race:
                 self._floor.measure(trees[place - 2 * apart], stopwatch)
             for _ in turn:
                 self._pyg(loader, stopwatch)
-        return _Laps(
+        return Laps(
             float(np.mean([len(each.node) for each in trees])) / size,
             float(np.mean([self._floor.flops(each) for each in trees])) / size,
             {name: settled(taken) for name, taken in stopwatch.taken_us.items()},
@@ -199,15 +220,15 @@ def settled(taken_us: list[float]) -> NDArray[np.float64]:
     return np.reshape(taken_us, (-1, TURN))[2:, _UNSETTLED:].ravel()
 
 
-def _against_floor(size: int, laps: _Laps) -> list[str]:
-    stages = [f"{laps.median(name):.1f}" for name in _STAGES]
-    parts = [f"{laps.median(name):.1f}" for name in _FLOOR]
-    ours, floor = laps.median(*_STAGES), laps.median(*_FLOOR)
-    slow = laps.median(*_STAGES, share=0.9)
+def _against_floor(size: int, laps: Laps) -> list[str]:
+    stages = [f"{laps.median(name):.1f}" for name in STAGES]
+    parts = [f"{laps.median(name):.1f}" for name in FLOOR]
+    ours, floor = laps.median(*STAGES), laps.median(*FLOOR)
+    slow = laps.median(*STAGES, share=0.9)
     return [str(size), *stages, f"{ours:.1f}", f"{slow:.1f}", *parts, f"{floor:.1f}", f"{ours / floor:.2f}"]
 
 
-def _size_of(size: int, laps: _Laps) -> list[str]:
+def _size_of(size: int, laps: Laps) -> list[str]:
     gflops = laps.flops / laps.median("matrices") / 1000
     gathered = laps.tree_nodes * DIMS[0] * 4 / laps.median("rows") / 1000
     return [
@@ -219,9 +240,9 @@ def _size_of(size: int, laps: _Laps) -> list[str]:
     ]
 
 
-def _against_pyg(size: int, laps: _Laps) -> list[str]:
+def _against_pyg(size: int, laps: Laps) -> list[str]:
     cells = [str(size)]
-    for ours, theirs in ((("forward",), ("pyg_forward",)), (_STAGES, ("pyg_loader", "pyg_forward"))):
+    for ours, theirs in ((("forward",), ("pyg_forward",)), (STAGES, ("pyg_loader", "pyg_forward"))):
         cells += [f"{laps.median(*ours):.1f}", f"{laps.median(*theirs):.1f}"]
         cells.append(f"{laps.median(*theirs) / laps.median(*ours):.1f}")
     return cells
@@ -244,7 +265,7 @@ def _service_rows(folder: Path, rounds: int) -> Iterator[list[str]]:
             service.answer(bodies)
             taken_us.append((time.perf_counter_ns() - started_ns) / 1000)
         counted = [
-            (labels[0], us) for (metric, labels), us in counters.drain().items() if metric is STAGE_TIME
+            (labels[0], us) for (metric, labels), us in counters.drain().items() if metric is STAGE_TIME.sum
         ]
         stages = ", ".join(f"{stage} {total_us / rounds / size:.1f}" for stage, total_us in counted)
         median, p99 = np.quantile(taken_us, [0.5, 0.99])

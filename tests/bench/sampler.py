@@ -29,7 +29,6 @@ from handler.graph.writer import BuildPlan, write_snapshot
 PLAN = FanoutPlan.of((10, 10))
 ONE_HOP = FanoutPlan.of((10,))
 BATCH = 32
-_EDGES_PER_NODE = 10
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,16 @@ class PowerLawEdges:
     """Random edges whose targets follow a power law; made anew at each reading.
 
     Args:
-        num_edges: of `num_edges / 10` nodes.
+        edges_per_node: by which `num_edges` are divided; so many nodes there are.
     """
 
     num_edges: int
     fields: EdgeFields = EdgeFields()  # noqa: RUF009 - frozen
+    edges_per_node: int = 10
 
     @property
     def num_nodes(self) -> int:
-        return self.num_edges // _EDGES_PER_NODE
+        return self.num_edges // self.edges_per_node
 
     def __len__(self) -> int:
         return self.num_edges

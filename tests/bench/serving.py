@@ -63,7 +63,7 @@ def serving_command(seconds: float, rounds: int, connections: tuple[int, ...]) -
     """
     with TemporaryDirectory() as folder:
         archive, _, _ = make_example(Path(folder))
-        noop = _pack_noop(archive, Path(folder))
+        noop = pack_noop(archive, Path(folder))
         click.echo(
             "| connections | handler | requests/s | of no-op | p50 ms | p99 ms | early | batch | statuses |"
         )
@@ -123,11 +123,21 @@ def _measure(
     return send_all(server.url(model), server.headers(), requests, connections)
 
 
-def requests_until(deadline: float, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Requests for one random node of the example each, until a time of the monotonic clock."""
+def requests_until(
+    deadline: float, options: Mapping[str, Any], num_nodes: int = NUM_NODES, list_size: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Requests for random nodes, until a time of the monotonic clock.
+
+    Args:
+        num_nodes: of which the first so many are asked for; those of the example without it.
+        list_size: nodes in each request; one that is no list without it.
+    """
     generator = random.Random(0)
     while time.monotonic() < deadline:
-        yield {"node_id": generator.randrange(NUM_NODES), **options}
+        if list_size is None:
+            yield {"node_id": generator.randrange(num_nodes), **options}
+        else:
+            yield {"node_ids": [generator.randrange(num_nodes) for _ in range(list_size)], **options}
 
 
 def _row(name: str, connections: int, seconds: float, rounds: list[dict[str, _Measured]]) -> str:
@@ -145,7 +155,7 @@ def _row(name: str, connections: int, seconds: float, rounds: list[dict[str, _Me
     )
 
 
-def _pack_noop(like: Path, work: Path) -> Path:
+def pack_noop(like: Path, work: Path) -> Path:
     """An archive of the no-op handler, with the `model-config.yaml` of another archive."""
     with zipfile.ZipFile(like) as archive:
         archive.extract("model-config.yaml", work)

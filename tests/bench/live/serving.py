@@ -21,13 +21,10 @@ from archive.export.export import export_model
 from archive.pack import GraphPlan, PackPlan, pack
 from gateway.tuning.load import Sent, send_all
 from handler import headers
-from handler.graph.arrays import GraphArrays
-from handler.graph.features import DenseFeatures
 from handler.graph.home import write_home
 from tests.bench.live.graphs import REQUEST_EDGES, beside, edge_bodies
 from tests.bench.live.ingest import TARGET_EDGES_PER_S
-from tests.bench.pipeline import DIMS, PLAN, Sage, show_table
-from tests.bench.sampler import PowerLawEdges
+from tests.bench.pipeline import PLAN, Sage, power_law, show_table
 from tests.servers import Server, running
 
 NUM_WORKERS = 2
@@ -43,10 +40,8 @@ _JSON = {"Content-Type": "application/json"}
 @contextmanager
 def serving(work: Path, num_edges: int) -> Iterator[Bench]:
     """A graph with a model of two workers, behind TorchServe."""
-    edges = PowerLawEdges(num_edges)
-    x = np.random.default_rng(0).standard_normal((edges.num_nodes, DIMS[0]), dtype=np.float32)
     home = work / "served"
-    arrays = GraphArrays("power-law", edges, edges.num_nodes, features=DenseFeatures(x))
+    arrays = power_law(num_edges)
     write_home(home, arrays, replace=home.exists())
     export_model(Sage().eval(), PLAN, work / "model")
     graph = GraphPlan(graph_folder=home, settings={"compact_after": 0})
@@ -60,7 +55,7 @@ def serving(work: Path, num_edges: int) -> Iterator[Bench]:
     )
     store = work / "store"
     with running(work / "ts", pack(graph, store), pack(model, store)) as server:
-        yield Bench(server, edges.num_nodes)
+        yield Bench(server, arrays.num_nodes)
 
 
 @dataclass(frozen=True)
