@@ -112,7 +112,7 @@ class Composer:
         output = among.output
         finite: list[bool] = np.all(np.isfinite(output.side_by_side), axis=1).tolist()
         predicted = self._predicted(queries, places, output.prediction)
-        now = self._about(among.source, None, 0)
+        now = self.about(among.source)
         rows: list[Row] = []
         for number, (query, place) in enumerate(zip(queries, places, strict=True)):
             if not finite[place]:
@@ -130,7 +130,7 @@ class Composer:
                     row |= fields[number]
             if "neighbors" in returned and among.sampled is not None:
                 row["neighbors"] = self._neighbors(among.sampled.trees, place)
-            row |= now if among.seq is None else self._about(among.source, at.seq, at.age_ms)
+            row |= now if among.seq is None else self.about(among.source, at.seq, at.age_ms)
             row["age_ms"] = at.age_ms
             row["sampled"] = at.sampled
             rows.append(row)
@@ -147,10 +147,10 @@ class Composer:
             row["probability"] = float(_sigmoid(np.float64(score)))
         source = max((place.among.source for place in places), key=_SOURCES.index)
         seqs = [place.seq for place in places if place.seq is not None]
-        about = self._about(source, min(seqs, default=None), max(place.age_ms for place in places))
+        about = self.about(source, min(seqs, default=None), max(place.age_ms for place in places))
         return row | about | {"sampled": [place.sampled for place in places]}
 
-    def _about(self, source: Source, seq: int | None, age_ms: int) -> dict[str, Any]:
+    def about(self, source: Source, seq: int | None = None, age_ms: int = 0) -> dict[str, Any]:
         """What every answer says of the model, and of the graph that it holds for."""
         graph = {"snapshot": self._snapshot_id, "seq": self._graph.seq if seq is None else seq}
         return {"source": source, "model_version": self._model_version, "graph": graph, "age_ms": age_ms}

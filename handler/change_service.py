@@ -7,7 +7,7 @@ from typing import Any
 
 from handler import metrics
 from handler.changes import InfoRequest, asked, parse_change
-from handler.errors import LogError, RequestError, as_value
+from handler.errors import LogError, MalformedRequest, RequestError, as_value
 from handler.graph.follower import Follower
 from handler.graph.live_graph import LiveGraph
 from handler.intake import Accepted, Intake, Submitted
@@ -48,6 +48,12 @@ class ChangeService:
             responses.append(self._respond(answered))
         self._counters.add_batch((response.status.value, response.code) for response in responses)
         return responses
+
+    def explain(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
+        """A graph has no answers that could be explained."""
+        refused = MalformedRequest("this is a graph, not a model: there is nothing to explain")
+        self._counters.add_batch((refused.status.value, refused.code) for _ in bodies)
+        return [encode_error(refused) for _ in bodies]
 
     def gauges(self) -> dict[metrics.Metric, float]:
         """How the graph stands now."""

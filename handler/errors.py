@@ -147,6 +147,18 @@ class TooLargeForMemory(RequestError):
         super().__init__("there is not enough memory for this node's sample: ask for fewer hops or neighbors")
 
 
+class OverTime(RequestError):
+    """The explanations that came together have taken all the time that they may."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "over_time"
+
+    def __init__(self, allowed_ms: int) -> None:
+        super().__init__(
+            f"explanations that came together have taken their {allowed_ms} ms: ask for fewer, or again"
+        )
+
+
 class ReusedRequestId(RequestError):
     """A request came under the id of another one."""
 
@@ -290,6 +302,13 @@ class LockError(HopserveError):
 
 class ModelError(HopserveError):
     """An exported model that cannot be made, loaded or run on this graph."""
+
+
+class NoGradients(HopserveError):
+    """A model's file can be run, but not differentiated."""
+
+    def __init__(self) -> None:
+        super().__init__("a model of this format cannot be differentiated")
 
 
 class OutOfMemory(HopserveError):

@@ -19,16 +19,22 @@ from handler.errors import (
     MalformedRequest,
     NonFiniteOutput,
     NotFresh,
+    OutOfMemory,
     RequestError,
+    TooLargeForMemory,
     UnknownNode,
     as_value,
 )
+from handler.explaining.answers import explained_row
+from handler.explaining.explainer import Explainer
+from handler.explaining.requests import Asked
 from handler.forwards import Forwards, Group, Seed, no_places
 from handler.graph.fanout import FanoutPlan
 from handler.graph.live_graph import LiveGraph
 from handler.guests import Guest, waves, welcome
 from handler.inputs import ModelInputs
 from handler.model.exported import Model
+from handler.model.memory import release
 from handler.newcomers import Newcomers
 from handler.requests import PairReturned, Query
 from handler.settings import Settings
@@ -72,6 +78,7 @@ class Pipeline:
         self._stored = (
             None if store is None else StoredAnswers(store, graph, self._inputs, signature, counters)
         )
+        self._explainer = Explainer(self._inputs, model)
         self._newcomers = Newcomers(graph, self._inputs, signature, settings, store, counters)
         self._similar = SimilarNodes(graph, store, settings.similar_recent, counters)
         self._max_staleness_ms = settings.max_staleness_ms
@@ -97,6 +104,50 @@ class Pipeline:
             queries, places, rows, lambda asked: self._compute(asked, range(len(asked)), keep=keep)
         )
         return rows
+
+    def explain(self, asked: Asked, deadline_s: float) -> Row:
+        """Why one node, or one pair of nodes, is answered as it is.
+
+        Args:
+            deadline_s: by the monotonic clock; see `Explainer.explain`.
+        """
+        started_s = time.monotonic()
+        try:
+            with ExitStack() as joined:
+                index = np.array([self._place(query, joined) for query in asked.queries])
+                options = asked.queries[0].options
+                plan = self._full_plan.limited(options.num_hops, options.num_neighbors)
+                found = self._explainer.explain(index, plan, options.as_of, asked.options, deadline_s)
+                row = explained_row(found, self.graph, asked.options.top)
+        except RequestError as error:
+            return as_value(error)
+        except OutOfMemory:
+            self._counters.add(metrics.OUT_OF_MEMORY, 1)
+            release(self._model.device)
+            return TooLargeForMemory()
+        except Exception:  # noqa: BLE001 - whatever it is, it ends here: other requests go on
+            _log.exception("an explanation failed")
+            return InternalError()
+        if not math.isfinite(found.score):
+            return NonFiniteOutput(asked.named)
+        self._counters.add(metrics.EXPLANATIONS, 1, found.method)
+        num_nodes = len(found.subject.trees.node)
+        sampled = {
+            "nodes": num_nodes,
+            "edges": found.subject.trees.num_edges,
+            "truncated": found.subject.sampled.truncated,
+        }
+        took_ms = round((time.monotonic() - started_s) * 1000, 3)
+        return asked.named | row | self._composer.about("live") | {"sampled": sampled, "took_ms": took_ms}
+
+    def _place(self, query: Query, joined: ExitStack) -> int:
+        """The node index of a query; a node that it describes joins the graph for as long as is asked."""
+        if query.described is None:
+            (index,) = self._look_up([query])
+            self._plan(query, index)
+            return index
+        self._plan(query, 0)
+        return joined.enter_context(welcome(self.graph, Guest(0, query)))
 
     def _compute(
         self, queries: Sequence[Query], positions: Sequence[int], *, keep: bool

@@ -240,7 +240,7 @@ def parse_request(body: bytes, max_nodes: int) -> Request:
 def _parsed(body: bytes, max_nodes: int) -> Request:
     if not body:
         raise MalformedRequest('the request has no body; send a JSON object such as {"node_id": 42}')
-    shape = _decode(_shape_decoder, body)
+    shape = decode(_shape_decoder, body)
     present = [name for name in shape.__struct_fields__ if getattr(shape, name) is not msgspec.UNSET]
     if len(present) != 1:
         raise MalformedRequest(
@@ -252,16 +252,24 @@ def _parsed(body: bytes, max_nodes: int) -> Request:
     if present == ["node"]:
         return Request((_described_query(body),), is_single=True)
     if present == ["node_ids"]:
-        many = _decode(_nodes_decoder, body)
+        many = decode(_nodes_decoder, body)
         _check_count("node_ids", len(many.node_ids), max_nodes)
         return Request(_nodes_queries(many), is_single=False)
     if present == ["pairs"]:
-        pairs = _decode(_pairs_decoder, body)
+        pairs = decode(_pairs_decoder, body)
         _check_count("pairs", 2 * len(pairs.pairs), max_nodes)
         return Request(_pair_queries(pairs), is_single=False, pair_returned=pairs.returned)
-    rows = _decode(_instances_decoder, body).instances
+    rows = decode(_instances_decoder, body).instances
     _check_count("instances", len(rows), max_nodes)
     return Request(tuple(_instance_query(bytes(row)) for row in rows), is_single=False)
+
+
+def decode(decoder: msgspec.json.Decoder[_Request], body: bytes) -> _Request:
+    """Read JSON; what cannot be read is a `MalformedRequest`."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRequest(f"the request cannot be read: {error}") from None
 
 
 def encode_answer(answer: dict[str, Any], max_bytes: int) -> Response:
@@ -282,13 +290,6 @@ def error_row(error: RequestError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": error.message}}
 
 
-def _decode(decoder: msgspec.json.Decoder[_Request], body: bytes) -> _Request:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRequest(f"the request cannot be read: {error}") from None
-
-
 def _check_count(field: str, asked: int, allowed: int) -> None:
     if asked == 0:
         raise MalformedRequest(f"`{field}` is empty")
@@ -297,12 +298,12 @@ def _check_count(field: str, asked: int, allowed: int) -> None:
 
 
 def _node_query(body: bytes) -> Query:
-    request = _decode(_node_decoder, body)
+    request = decode(_node_decoder, body)
     return Query(request.node_id, request)
 
 
 def _described_query(body: bytes) -> Query:
-    request = _decode(_described_decoder, body)
+    request = decode(_described_decoder, body)
     described = request.node
     if request.store and described.node_id is None:
         raise MalformedRequest("a node that is to be stored needs a `node_id`")
@@ -313,7 +314,7 @@ def _described_query(body: bytes) -> Query:
 
 def _instance_query(body: bytes) -> Query:
     try:
-        if _decode(_shape_decoder, body).node is not msgspec.UNSET:
+        if decode(_shape_decoder, body).node is not msgspec.UNSET:
             return _described_query(body)
         return _node_query(body)
     except MalformedRequest as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,8 @@ from msgspec import structs
 from handler import metrics
 from handler.answers import Row, check_pairs
 from handler.cache.store import Store
-from handler.errors import MalformedRequest, ModelError, RequestError, as_value
+from handler.errors import MalformedRequest, ModelError, OverTime, RequestError, as_value
+from handler.explaining.requests import Asked, ExplainOptions, ExplainRequest, parse_explain_request
 from handler.graph.follower import Follower
 from handler.graph.live_graph import LiveGraph
 from handler.graph.views import Source, Views
@@ -91,6 +93,25 @@ class Service:
         self._counters.add_batch((int(response.status), response.code) for response in responses)
         return responses
 
+    def explain(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
+        """One response per request for explanations, in order.
+
+        They share the time that the settings allow; those for which none is left are refused, so that other
+        requests of a batch do not wait for long.
+        """
+        deadline_s = time.monotonic() + self._settings.explain_ms / 1000
+        with self._counters.timed("explain"):
+            requests = [self._parse_explain(body) for body in bodies]
+            rows = [self._explained(request, deadline_s) for request in requests]
+        responses = []
+        for request, found in zip(requests, rows, strict=True):
+            if isinstance(request, RequestError):
+                responses.append(encode_error(request))
+            else:
+                responses.append(self._respond_rows(request.is_single, "explanations", found))
+        self._counters.add_batch((int(response.status), response.code) for response in responses)
+        return responses
+
     def warm_up(self, max_batch_size: int, num_workers: int = 1) -> None:
         """Answer nodes of the graph in every batch size to come, so that no early request is slow.
 
@@ -125,6 +146,8 @@ class Service:
                 if failed:
                     raise ModelError(f"the model fails on this graph: {failed[0]}")
         list(self._rows([Query(node_id, Options()) for node_id in ids], {}, keep=False))
+        with self._views.reading() as pipeline:
+            pipeline.explain(Asked((queries[0],), ExplainOptions()), time.monotonic())
         self._counters.forget()
 
     def gauges(self) -> dict[metrics.Metric, float]:
@@ -156,6 +179,34 @@ class Service:
         except RequestError as error:
             return as_value(error)
         return request
+
+    def _parse_explain(self, body: bytes | RequestError) -> ExplainRequest | RequestError:
+        if isinstance(body, RequestError):
+            return body
+        try:
+            return parse_explain_request(body, self._settings.max_nodes_per_request)
+        except RequestError as error:
+            return as_value(error)
+
+    def _explained(
+        self, request: ExplainRequest | RequestError, deadline_s: float
+    ) -> list[tuple[dict[str, Any], Row]]:
+        """What each row of a request is about, and its explanation."""
+        if isinstance(request, RequestError):
+            return []
+        found: list[tuple[dict[str, Any], Row]] = []
+        for asked in request.rows:
+            if isinstance(asked, RequestError):
+                found.append(({"node_id": None}, asked))
+                continue
+            try:
+                if time.monotonic() > deadline_s:
+                    raise OverTime(self._settings.explain_ms)
+                with self._views.reading(asked.queries[0].options.min_seq or 0) as pipeline:
+                    found.append((asked.named, pipeline.explain(asked, deadline_s)))
+            except RequestError as error:
+                found.append((asked.named, as_value(error)))
+        return found
 
     def _stored(self, queries: Sequence[Query]) -> list[Query]:
         """The queries, of which those that are to be stored are, and ask for what is then in the graph."""
@@ -201,19 +252,27 @@ class Service:
         return iter([rows[position] for position in sorted(rows)])
 
     def _respond(self, request: Request, rows: Sequence[Row]) -> Response:
-        if request.is_single:
-            row = rows[0]
+        return self._respond_rows(
+            request.is_single, "predictions", list(zip(request.rows, rows, strict=True))
+        )
+
+    def _respond_rows(
+        self, is_single: bool, name: str, rows: Sequence[tuple[dict[str, Any], Row]]
+    ) -> Response:
+        """A response of one row, or of several by a name; each comes with what it is about."""
+        if is_single:
+            (_, row) = rows[0]
             if isinstance(row, RequestError):
                 return encode_error(row)
             return encode_answer(row, self._settings.max_response_bytes)
-        predictions = []
-        for named, row in zip(request.rows, rows, strict=True):
+        answered = []
+        for named, row in rows:
             if isinstance(row, RequestError):
                 self._counters.add(metrics.ERRORS, 1, row.code)
-                predictions.append(named | error_row(row))
+                answered.append(named | error_row(row))
             else:
-                predictions.append(row)
-        return encode_answer({"predictions": predictions}, self._settings.max_response_bytes)
+                answered.append(row)
+        return encode_answer({name: answered}, self._settings.max_response_bytes)
 
 
 def _pairs(requests: Sequence[Request | RequestError]) -> dict[int, Sequence[PairReturned]]:

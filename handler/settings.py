@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_staleness_ms: how old a stored answer may be where a request does not say; none: it must be proven
             to be what the model would say now.
         cold_start: how new nodes are answered; none: as all others are.
+        explain_ms: how long the explanations that come together may take; what is left of them is refused.
         similar_recent: so many of the nodes that were touched last are looked at for each request for similar
             nodes, whatever the index knows of them.
     """
@@ -89,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cache_ttl_s: Positive = 604_800
     max_staleness_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
     cold_start: tuple[ColdStage, ...] = ()
+    explain_ms: Positive = 200
     similar_recent: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 256
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from itertools import pairwise
@@ -44,7 +45,7 @@ _WORKER = str(os.getpid())
 _PROBED = Response(HTTPStatus.OK, "ok", b"{}")
 _JSON_TYPES = frozenset({"", "application/json", "text/json"})
 # Headers by which TorchServe marks requests for explanations and descriptions; any client can send them.
-_DIVERTING_HEADERS = ("describe", "explain")
+_EXPLAIN, _DESCRIBE = "explain", "describe"
 _log = logging.getLogger(__name__)
 
 
@@ -53,6 +54,10 @@ class Answering(Protocol):
 
     def answer(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
         """One response per request, in order."""
+        ...
+
+    def explain(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
+        """The same for requests for explanations."""
         ...
 
     def gauges(self) -> dict[Metric, float]:
@@ -88,24 +93,20 @@ class _Handler:
         if self._service is None:
             raise RuntimeError("hopserve: handle was called before initialize")
         responses = [_PROBED] * len(data)
-        asked: list[int] = []
-        bodies: list[bytes | RequestError] = []
-        traces: list[Trace] = []
-        for position, row in enumerate(data):
-            sent = {name.lower(): value for name, value in context.get_all_request_header(position).items()}
-            if headers.PROBE not in sent:
-                asked.append(position)
-                bodies.append(_body(row, sent))
-                if TRACEPARENT in sent and (trace := trace_of(position, sent)) is not None:
-                    traces.append(trace)
-        if asked:
+        asked = _read(data, context)
+        if asked.predict or asked.explain:
             with self._counters.stages() as stages_us:
-                answered = self._service.answer(bodies)
-            for position, response in zip(asked, answered, strict=True):
-                responses[position] = response
-            for trace in traces:
-                status = responses[trace.position].status.value
-                tell(trace, context.model_name, _version(context), status, len(asked), stages_us)
+                for bodies, answer in (
+                    (asked.predict, self._service.answer),
+                    (asked.explain, self._service.explain),
+                ):
+                    if bodies:
+                        answered = answer(list(bodies.values()))
+                        for position, response in zip(bodies, answered, strict=True):
+                            responses[position] = response
+            for trace in asked.traces:
+                status, together = responses[trace.position].status.value, len(asked)
+                tell(trace, context.model_name, _version(context), status, together, stages_us)
         for position, response in enumerate(responses):
             _set_header(context, position, response)
         return [response.body for response in responses]
@@ -152,6 +153,31 @@ class GraphHandler(_Handler):
         _publish_regularly(service, counters, context, _version(context))
         _settle()
         return service
+
+
+@dataclass
+class _Asked:
+    """What a batch asks, by position; probes ask nothing."""
+
+    predict: dict[int, bytes | RequestError]
+    explain: dict[int, bytes | RequestError]
+    traces: list[Trace]
+
+    def __len__(self) -> int:
+        return len(self.predict) + len(self.explain)
+
+
+def _read(data: Sequence[Mapping[str, Any]], context: Context) -> _Asked:
+    asked = _Asked({}, {}, [])
+    for position, row in enumerate(data):
+        sent = {name.lower(): value for name, value in context.get_all_request_header(position).items()}
+        if headers.PROBE in sent:
+            continue
+        bodies = asked.explain if sent.get(_EXPLAIN) == "True" else asked.predict
+        bodies[position] = _body(row, sent)
+        if TRACEPARENT in sent and (trace := trace_of(position, sent)) is not None:
+            asked.traces.append(trace)
+    return asked
 
 
 def _read_ahead() -> None:
@@ -208,9 +234,8 @@ def _body(row: Mapping[str, Any], sent: Mapping[str, Any]) -> bytes | RequestErr
     Args:
         sent: headers, by names in lower case.
     """
-    for name in _DIVERTING_HEADERS:
-        if sent.get(name) == "True":
-            return MalformedRequest(f"this model does not {name}: it only predicts")
+    if sent.get(_DESCRIBE) == "True":
+        return MalformedRequest("this model does not describe itself: it predicts and explains")
     # TorchServe takes forms apart, so that nothing of the body may be left in the row.
     media_type = sent.get("content-type", "")
     if not _is_json(str(media_type)):

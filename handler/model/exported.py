@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from handler.errors import ModelError
 from handler.model.device import on_device
@@ -46,6 +47,24 @@ class Model(Protocol):
 
     def score(self, source: NDArray[np.float32], target: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32 [num_pairs], the link score of each pair of embeddings, float32 [num_pairs, dim] each."""
+        ...
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """What explanations by gradients ask."""
+
+    def differentiable(self, given: ModelInput) -> tuple[Tensor, Tensor]:
+        """One forward: embedding and prediction as of `run`, to be differentiated by the first tensor given.
+
+        Raises:
+            NoGradients: files of its format cannot be.
+            OutOfMemory: see `run`.
+        """
+        ...
+
+    def differentiable_score(self, source: Tensor, target: Tensor) -> Tensor:
+        """float32 [num_pairs], as `Model.score`, of tensors."""
         ...
 
 
@@ -95,7 +114,13 @@ class ExportedModel:
             ModelError: the outputs are not what the signature promises.
         """
         outputs = self._runtime([on_device(tensor, self.device) for tensor in given.tensors])
-        return ModelOutput(*self._checked(outputs, given))
+        return ModelOutput(*(_as_array(tensor) for tensor in self._checked(outputs, given)))
+
+    def differentiable(self, given: ModelInput) -> tuple[Tensor, Tensor]:
+        """One forward whose outputs can be differentiated; see `Differentiable`."""
+        outputs = self._runtime.with_gradients([on_device(tensor, self.device) for tensor in given.tensors])
+        embedding, prediction = self._checked(outputs, given)
+        return embedding, prediction
 
     def score(self, source: NDArray[np.float32], target: NDArray[np.float32]) -> NDArray[np.float32]:
         """Link scores; see `Model`."""
@@ -109,7 +134,17 @@ class ExportedModel:
         scores_: NDArray[np.float32] = np.einsum("pd,pd->p", source, target)
         return scores_
 
-    def _checked(self, outputs: Sequence[Tensor], given: ModelInput) -> list[NDArray[np.float32]]:
+    def differentiable_score(self, source: Tensor, target: Tensor) -> Tensor:
+        """Link scores that can be differentiated; see `Differentiable`."""
+        if self.signature.link_score == "head":
+            assert self._head is not None  # noqa: S101 - as `load` has seen to
+            (scores,) = self._head.with_gradients([source, target])
+            return scores.reshape(len(source))
+        if self.signature.link_score == "cosine":
+            source, target = functional.normalize(source), functional.normalize(target)
+        return (source * target).sum(dim=1)
+
+    def _checked(self, outputs: Sequence[Tensor], given: ModelInput) -> list[Tensor]:
         """Embedding and prediction of the seeds, of the shapes that the signature promises."""
         signature = self.signature
         if len(outputs) != len(signature.outputs):
@@ -122,7 +157,7 @@ class ExportedModel:
         for name, width in (("embedding", signature.embedding_dim), ("prediction", signature.prediction_dim)):
             tensor = by_name.get(name)  # type: ignore[call-overload]
             if tensor is None:
-                found.append(np.empty((given.num_seeds, 0), dtype=np.float32))
+                found.append(torch.empty((given.num_seeds, 0)))
                 continue
             if tensor.dim() == 1:  # one number for each row
                 tensor = tensor.unsqueeze(1)
@@ -133,7 +168,7 @@ class ExportedModel:
                     f"the model gives {name} of shape {list(tensor.shape)}, its signature promises"
                     f" {[given.num_seeds, width]}"
                 )
-            found.append(_as_array(tensor))
+            found.append(tensor)
         return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from handler.errors import ModelError, in_one_line
+from handler.errors import ModelError, NoGradients, in_one_line
 from handler.model.memory import translated
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ class OnnxRuntime:
         given = {name: tensor.cpu().numpy() for name, tensor in zip(self._names, tensors, strict=True)}
         with translated():
             return tuple(torch.from_numpy(output) for output in self._session.run(None, given))
+
+    def with_gradients(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        raise NoGradients
 
 
 def _providers(onnxruntime: Any, device: torch.device) -> list[Any]:

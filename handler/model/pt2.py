@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from handler.errors import ModelError, in_one_line
+from handler.errors import ModelError, NoGradients, in_one_line
 from handler.model.memory import translated
 from handler.model.runtime import as_outputs
 
@@ -40,3 +40,6 @@ class Pt2Runtime:
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with translated(), torch.inference_mode():
             return as_outputs(self._package(*tensors))
+
+    def with_gradients(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        raise NoGradients

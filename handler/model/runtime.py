@@ -29,6 +29,15 @@ class Runtime(Protocol):
         """
         ...
 
+    def with_gradients(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """One forward that can be differentiated by the tensors that ask for it.
+
+        Raises:
+            NoGradients: no file of this format can.
+            RuntimeError: see above.
+        """
+        ...
+
 
 def load_runtime(path: Path, file_format: FileFormat, device: torch.device) -> Runtime:
     """Load a file; one that cannot be loaded is a `ModelError`."""

@@ -45,6 +45,11 @@ class TorchScriptRuntime:
         with translated(), torch.inference_mode():
             return as_outputs(self._module(*tensors))
 
+    def with_gradients(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        # What is compiled for answers stays as it is, and each shape would be compiled anew for gradients.
+        with translated(), torch.enable_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return as_outputs(self._module(*tensors))
+
 
 def move_constants(graph: Any, device: torch.device) -> None:
     """Let tensors that a graph makes be made on a device: a trace keeps to the one that it was made on."""
