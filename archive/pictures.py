@@ -39,7 +39,7 @@ def draw_degrees(degrees: Degrees, path: Path, title: str) -> None:
     """
     check_picture_path(path)
     bounds, count = _binned(degrees)
-    figure, axes = _empty_figure(8, 5)
+    figure, axes = empty_figure(8, 5)
     if len(count):
         axes.stairs(count, bounds, fill=True, color="#1f77b4", alpha=0.8)
         axes.set_xscale("log")
@@ -49,7 +49,7 @@ def draw_degrees(degrees: Degrees, path: Path, title: str) -> None:
     axes.set_ylabel("nodes per bin")
     nodes = int(degrees.count.sum())
     axes.set_title(
-        f"{_printable(title)}\n{nodes:,} nodes, of which {degrees.isolated:,} have no in-neighbor",
+        f"{printable(title)}\n{nodes:,} nodes, of which {degrees.isolated:,} have no in-neighbor",
         parse_math=False,
     )
     rows = [["0", f"{degrees.isolated:,}"]]
@@ -75,21 +75,21 @@ def draw_sample(snapshot: Snapshot, trees: SampledTrees, path: Path, title: str)
     check_picture_path(path)
     met = _Met.of_tree(trees)
     ids = snapshot.ids.id_of(met.node)
-    figure, axes = _empty_figure(10, 10)
-    place = _rings(met)
+    figure, axes = empty_figure(10, 10)
+    place = rings(met.hop, met.parent)
     _draw_edges(axes, met, place)
     _draw_nodes(axes, met, place)
     if len(ids) <= _MOST_LABELS:
         for (x, y), node_id in zip(place, ids, strict=True):
             axes.annotate(
-                _short(node_id), (x, y), (4, 4), textcoords="offset points", fontsize=8, parse_math=False
+                short_name(node_id), (x, y), (4, 4), textcoords="offset points", fontsize=8, parse_math=False
             )
     num_tree_nodes = int(trees.ptr[1])
     counts = (
         f"{len(ids):,} nodes and {met.edges.shape[1]:,} edges;"
         f" as a tree {num_tree_nodes:,} nodes and {num_tree_nodes - 1:,} edges"
     )
-    axes.set_title(f"{_printable(title)}\n{counts}", parse_math=False)
+    axes.set_title(f"{printable(title)}\n{counts}", parse_math=False)
     rows = []
     for hop in range(int(met.hop.max()) + 1):
         there = [str(ids[node]) for node in np.flatnonzero(met.hop == hop)]
@@ -129,21 +129,25 @@ class _Met:
         )
 
 
-def _rings(met: _Met) -> NDArray[np.float64]:
-    """float64 [num_nodes, 2]: hops as rings, and each node amid those that it led to."""
-    num_nodes = len(met.node)
+def rings(hop: NDArray[np.integer], parent: NDArray[np.int64]) -> NDArray[np.float64]:
+    """float64 [num_nodes, 2]: hops as rings, and each node amid those that it led to.
+
+    Args:
+        hop: int [num_nodes], the first node's is 0.
+        parent: int64 [num_nodes], of each node one that comes before it; the first one's is 0.
+    """
+    num_nodes = len(hop)
     leaves = np.ones(num_nodes)
-    leaves[np.unique(met.parent[1:])] = 0
+    leaves[np.unique(parent[1:])] = 0
     for node in range(num_nodes - 1, 0, -1):
-        leaves[met.parent[node]] += leaves[node]
+        leaves[parent[node]] += leaves[node]
     start = np.zeros(num_nodes)
     taken = np.zeros(num_nodes)
     for node in range(1, num_nodes):
-        parent = met.parent[node]
-        start[node] = start[parent] + taken[parent]
-        taken[parent] += leaves[node]
+        start[node] = start[parent[node]] + taken[parent[node]]
+        taken[parent[node]] += leaves[node]
     angle = 2 * np.pi * (start + leaves / 2) / leaves[0]
-    return np.stack([met.hop * np.cos(angle), met.hop * np.sin(angle)], axis=1)
+    return np.stack([hop * np.cos(angle), hop * np.sin(angle)], axis=1)
 
 
 def _draw_edges(axes: Any, met: _Met, place: NDArray[np.float64]) -> None:
@@ -205,20 +209,23 @@ def _binned(degrees: Degrees) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return bounds, count.astype(np.int64)
 
 
-def _empty_figure(width: float, height: float) -> tuple[Figure, Any]:
+def empty_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure in inches, and its axes, several side by side where there are columns."""
     # Not pyplot, which keeps figures, and looks for a screen.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
+    return figure, figure.subplots(1, columns)
 
 
-def _short(node_id: NodeId) -> str:
-    text = _printable(str(node_id))
+def short_name(node_id: NodeId) -> str:
+    """An id as there is room for it."""
+    text = printable(str(node_id))
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """A text without what no font shows."""
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )

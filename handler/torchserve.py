@@ -278,19 +278,26 @@ def _publish_regularly(service: Answering, counters: Counters, context: Context,
             "TorchServe's metrics_config does not declare %s: not published", ", ".join(sorted(missing))
         )
 
+    told: dict[Metric, float] = {}
+
     def publish() -> None:
-        told: dict[Metric, float] = {}
+        for (metric, values), amount in counters.drain().items():
+            if metric.name in declared:
+                declared[metric.name].add_or_update(amount, [*values, *common])
+        for metric, value in service.gauges().items():
+            if metric.name in declared and told.get(metric) != value:
+                told[metric] = value
+                declared[metric.name].add_or_update(value, [worker, *common])
+
+    def publish_regularly() -> None:
         while True:
             time.sleep(_METRICS_PERIOD_S)
-            for (metric, values), amount in counters.drain().items():
-                if metric.name in declared:
-                    declared[metric.name].add_or_update(amount, [*values, *common])
-            for metric, value in service.gauges().items():
-                if metric.name in declared and told.get(metric) != value:
-                    told[metric] = value
-                    declared[metric.name].add_or_update(value, [worker, *common])
+            try:
+                publish()
+            except Exception:  # noqa: BLE001 - the next time may go well
+                _log.exception("handing metrics over failed")
 
-    threading.Thread(target=publish, name="hopserve-metrics", daemon=True).start()
+    threading.Thread(target=publish_regularly, name="hopserve-metrics", daemon=True).start()
 
 
 def worker_name(arguments: Sequence[str]) -> str:

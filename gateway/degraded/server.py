@@ -132,7 +132,7 @@ class _Service:
         """The request's JSON; what workers refuse unread is refused here, too."""
         for name in ("describe", "explain"):
             if request.headers.get(name) == "True":
-                raise MalformedRequest(f"this model does not {name}: it only predicts")
+                raise MalformedRequest(f"the header `{name}` is not for clients")
         media_type = request.headers.get("content-type", "")
         if not _is_json(media_type):
             raise MalformedRequest(

@@ -89,6 +89,11 @@ class Client:
         path = f"/predictions/{model}" + (f"/{version}" if version else "")
         return self._send("inference", "POST", path, json=request).json()
 
+    def explain(self, model: str, version: str | None, request: dict[str, Any]) -> Any:
+        """The same of a request for an explanation."""
+        path = f"/explanations/{model}" + (f"/{version}" if version else "")
+        return self._send("inference", "POST", path, json=request).json()
+
     def predict_encoded(self, model: str, content: bytes) -> bytes:
         """The same, of a request and an answer that are JSON already."""
         as_json = {"Content-Type": "application/json"}

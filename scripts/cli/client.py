@@ -15,7 +15,7 @@ from gateway.upstream.loading import find_archive, load
 from gateway.upstream.properties import ServerProperties
 from gateway.upstream.store import remember_default
 from gateway.upstream.tokens import Tokens
-from scripts.cli.options import say, show_json, with_drain_timeout, with_server
+from scripts.cli.options import number_if_any, say, show_json, with_drain_timeout, with_server
 
 
 @click.command("predict")
@@ -73,7 +73,7 @@ def predict_command(
         "metric": metric,
     }
     request: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    ids = [node_id if string_ids else _number_if_any(node_id) for node_id in node_ids]
+    ids = [node_id if string_ids else number_if_any(node_id) for node_id in node_ids]
     if pairs:
         request["pairs"] = [ids[place : place + 2] for place in range(0, len(ids), 2)]
     else:
@@ -178,13 +178,6 @@ def unregister_command(
         say(f"waiting for requests in flight at {model} {version}")
         client.drain(model, version, drain_timeout_s)
         click.echo(client.unregister(model, version))
-
-
-def _number_if_any(node_id: str) -> int | str:
-    try:
-        return int(node_id)
-    except ValueError:
-        return node_id
 
 
 def _described(version: ModelVersion, default: str) -> dict[str, Any]:

@@ -24,11 +24,13 @@ _COMMANDS = {
     "stop": "scripts.cli.server:stop_command",
     "ingest": "scripts.cli.ingest:ingest_command",
     "predict": "scripts.cli.client:predict_command",
+    "explain": "scripts.cli.explain:explain_command",
     "token": "scripts.cli.client:token_command",
     "models": "scripts.cli.client:models",
     "gateway": "scripts.cli.gateway:gateway",
     "rollout": "scripts.cli.rollout:rollout",
     "autoscale": "scripts.cli.autoscale:autoscale_command",
+    "tune": "scripts.cli.tune:tune_command",
 }
 
 

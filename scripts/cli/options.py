@@ -144,6 +144,14 @@ def show_json(content: object) -> None:
     click.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
+def number_if_any(node_id: str) -> int | str:
+    """A node id as it is written, which is a number where it looks like one."""
+    try:
+        return int(node_id)
+    except ValueError:
+        return node_id
+
+
 def _read_properties(
     context: click.Context,
     parameter: click.Parameter,

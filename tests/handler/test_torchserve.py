@@ -103,7 +103,7 @@ def test_a_body_comes_in_any_form(served: tuple[Handler, Context], row: dict[str
         ({"body": b""}, None, "has no body"),
         ({"body": b'{"node_id": 7}', "colour": b"1"}, None, "query parameters or several parts"),
         ({"body": b'{"node_id": 7}'}, {"describe": "True"}, "this model does not describe"),
-        ({"body": b'{"node_id": 7}'}, {"Explain": "True"}, "this model does not explain"),
+        ({"body": b'{"node_id": 7, "return": ["label"]}'}, {"Explain": "True"}, "unknown field `return`"),
         ({}, {"content-type": "application/x-www-form-urlencoded"}, "send JSON, as Content-Type"),
         ({"body": b'{"node_id": 7}'}, {"CONTENT-TYPE": "image/png"}, "the content type is 'image/png'"),
         ({"body": {"node_id": float("nan")}}, None, "Expected `int | str`, got `null`"),
@@ -122,6 +122,19 @@ def test_what_is_no_json_is_refused_alone(
     assert context.get_response_status(0)[0] == 200
     assert context.get_response_status(1)[0] == 400
     assert problem in json.loads(bad)["error"]["message"]
+
+
+def test_explanations_and_predictions_may_come_in_one_batch(served: tuple[Handler, Context]) -> None:
+    handler, context = served
+    asked = [{}, {"explain": "True"}, {}, {"explain": "True"}, {hopserve_headers.PROBE: "1"}]
+    context.request_processor = [RequestProcessor(JSON_HEADERS | each) for each in asked]
+    bodies = [b'{"node_id": 7}', b'{"node_id": 7}', b"{", b'{"node_id": -1}', b""]
+    answers = [json.loads(each) for each in handler.handle([{"body": body} for body in bodies], context)]
+    assert [context.get_response_status(row)[0] for row in range(5)] == [200, 200, 400, 404, 200]
+    assert answers[0]["embedding"]
+    assert answers[1]["explained"] == {"label": answers[0]["label"]}
+    assert len(answers[1]["edges"]) == 20
+    assert answers[4] == {}
 
 
 @pytest.mark.parametrize(
