@@ -92,11 +92,12 @@ def test_health_is_what_a_worker_says(front: Front) -> None:
 
 
 def test_explanations_are_asked_of_the_version(front: Front) -> None:
-    answer = front.ask({"node_id": 42}, "/v1/graphsage/explain")
-    assert (answer.status_code, answer.json()["error"]["message"]) == (
-        400,
-        "this model does not explain: it only predicts",
-    )
+    for path, version in (("/v1/graphsage/explain", "1.0"), ("/v2/graphsage/explain", "2.0")):
+        answer = front.ask({"node_id": 42}, path)
+        assert answer.status_code == 200
+        assert (answer.json()["model_version"], answer.json()["nodes"][0]["node_id"]) == (version, 42)
+    # A client cannot turn a prediction into one by TorchServe's own header.
+    assert "embedding" in front.ask({"node_id": 42}, headers={"explain": "True"}).json()
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"])
