@@ -69,8 +69,9 @@ def write_properties(like: ServerProperties, folder: Path) -> ServerProperties:
         for name in _GRPC:
             values |= {f"{name}_address": _LOOPBACK, f"{name}_port": str(ports.pop())}
         (folder / _STORE).mkdir(parents=True)
-        with (folder / "config.properties").open("w", encoding="utf-8") as written:
-            javaproperties.dump(values | _OWN, written, timestamp=False)
+        # Not by javaproperties, which escapes colons: TorchServe's launcher reads `vmargs` as they stand.
+        written = [f"{name}={value}\n" for name, value in (values | _OWN).items()]
+        (folder / "config.properties").write_text("".join(written), encoding="utf-8")
         if (deploy := like.file.parent / "deploy").is_dir():  # which the configuration names by this path
             shutil.copytree(deploy, folder / "deploy")
     except (OSError, ValueError) as error:
