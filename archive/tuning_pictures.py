@@ -65,7 +65,7 @@ def draw_trade_offs(
     _draw_points(axes, drawn)
     axes.set_xlabel("requests per second at most")
     axes.set_ylabel("p99, ms")
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.2 * axes.get_xlim()[1])
     axes.set_ylim(bottom=0)
     axes.margins(0.15)
     axes.grid(alpha=0.3)

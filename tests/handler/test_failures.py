@@ -227,16 +227,21 @@ def test_a_huge_batch_stays_within_its_memory_and_is_right(
 
     class Watched:
         signature, device, score = model.signature, CPU, model.score
+        #: Not while the service itself measures, whose peak this would begin anew.
+        is_watching = False
 
         def run(self, given: ModelInput) -> ModelOutput:
+            if not self.is_watching:
+                return model.run(given)
             outputs: list[ModelOutput] = []
             # The smallest of some: pages that the system had taken away come back in one of them.
             peaks.append(min(peak_bytes(CPU, lambda: outputs.append(model.run(given))) for _ in range(5)))
             return outputs[0]
 
-    served = Answering(snapshot, Watched(), max_bytes_per_forward=budget)
+    watched = Watched()
+    served = Answering(snapshot, watched, max_bytes_per_forward=budget)
     served.service.warm_up(64)
-    peaks.clear()
+    watched.is_watching = True
     requests: list[dict[str, Any]] = [{"node_id": node} for node in range(254)]
     requests.insert(100, {"node_ids": list(range(2000))})
     requests.insert(200, {"node_id": "nobody"})

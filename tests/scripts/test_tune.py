@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from tests.conftest import Example
 from tests.scripts.test_ingest import HOPSERVE
 
 _SHORT = ["--rate", "50", "--seconds", "0.5", "--batch-sizes", "8", "--delays-ms", "1"]
-_SHORT += ["--workers", "1", "--threads", "0", "--rounds", "1"]
+_SHORT += ["--workers", "1", "--threads", "1", "--rounds", "1"]
 
 
-def _tune(*arguments: object) -> subprocess.CompletedProcess[str]:
+def _tune(*arguments: object, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [str(HOPSERVE), "tune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    env = os.environ | ({"TMPDIR": str(temporary)} if temporary else {})
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
 @pytest.fixture
@@ -31,7 +33,8 @@ def archive(example: Example, tmp_path: Path) -> Path:
 def test_a_model_is_measured_and_settings_are_proposed(archive: Path, tmp_path: Path) -> None:
     before = archive.read_bytes()
     picture, file = tmp_path / "trade-off.html", tmp_path / "tuned.json"
-    done = _tune(archive, *_SHORT, "--p99-ms", "1000", "--plot", picture, "--json", file)
+    options = ["--p99-ms", "1000", "--plot", picture, "--json", file]
+    done = _tune(archive, *_SHORT, *options, temporary=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "batch 64, delay 1 ms, 1 worker" in done.stdout
     assert "batch 8, delay 1 ms, 1 worker" in done.stdout
@@ -39,7 +42,9 @@ def test_a_model_is_measured_and_settings_are_proposed(archive: Path, tmp_path: 
     assert picture.read_text().startswith("<!DOCTYPE html>")
     assert json.loads(file.read_text())
     assert archive.read_bytes() == before
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "hopserve-tune-" in str(p.info["cmdline"])]
+    assert not list(tmp_path.glob("hopserve-tune-*"))
+    mine = f"{tmp_path}/hopserve-tune-"
+    assert not [process for process in psutil.process_iter(["cmdline"]) if mine in str(process.info)]
 
 
 def test_what_cannot_be_measured_is_said_in_one_line(archive: Path, tmp_path: Path) -> None:
