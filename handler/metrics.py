@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is one object: hashing what it says would cost more than counting
 class Metric:
     """A counter, or a gauge.
 
@@ -37,7 +37,7 @@ class Metric:
     help: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Distribution:
     """How often values were how large: three counters, of which Prometheus makes quantiles and averages.
 
