@@ -325,11 +325,12 @@ def _nodes_queries(request: NodesRequest) -> tuple[Query, ...]:
     try:
         msgspec.convert(request.node_ids, list[NodeId])
     except msgspec.ValidationError:
-        return tuple(_checked_query(node_id, request) for node_id in request.node_ids)
+        return tuple(checked_query(node_id, request) for node_id in request.node_ids)
     return tuple(Query(node_id, request) for node_id in request.node_ids)
 
 
-def _checked_query(node_id: Any, options: Options) -> Query:
+def checked_query(node_id: Any, options: Options) -> Query:
+    """A query for what should be a node id, or for nothing with what is wrong."""
     try:
         return Query(msgspec.convert(node_id, NodeId), options)
     except msgspec.ValidationError as error:
@@ -347,7 +348,7 @@ def _pair_queries(request: PairsRequest) -> tuple[Query, ...]:
     queries: list[Query] = []
     for pair in request.pairs:
         if isinstance(pair, list) and len(pair) == 2:
-            queries += [_checked_query(end, options) for end in pair]
+            queries += [checked_query(end, options) for end in pair]
         else:
             error = MalformedRequest(f"not a pair of node ids: {pair!r:.80}")
             queries += [Query(None, options, error)] * 2

@@ -14,6 +14,7 @@ from handler.requests import (
     Options,
     Query,
     SampleOptions,
+    checked_query,
     decode,
 )
 
@@ -43,9 +44,9 @@ class _NodeRequest(ExplainOptions, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class _NodesRequest(ExplainOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`{"node_ids": [...]}`: the same for many."""
+    """`{"node_ids": [...]}`: the same for many; each id is checked on its own."""
 
-    node_ids: list[NodeId]
+    node_ids: list[Any]
 
 
 class _DescribedRequest(ExplainOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -172,8 +173,8 @@ def _one(form: str, body: bytes) -> Asked:
     return _asked(request, request.node_id)
 
 
-def _asked(request: ExplainOptions, node_id: int | str) -> Asked:
-    return Asked((Query(node_id, _options(request)),), request)
+def _asked(request: ExplainOptions, node_id: Any) -> Asked:
+    return Asked((checked_query(node_id, _options(request)),), request)
 
 
 def _options(request: ExplainOptions) -> Options:

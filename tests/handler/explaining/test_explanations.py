@@ -234,7 +234,7 @@ def test_a_described_node_is_explained_as_if_it_were_there() -> None:
 def test_many_are_explained_and_one_bad_row_harms_no_other() -> None:
     served = Served(RING.to_snapshot(), *random_model((3, 2)))
     rows = [{"node_id": 1}, {"node_id": 77}, {"pair": [1, 2]}, {"node_id": 1, "label": "c"}, {"x": 1}]
-    instances, listed, malformed = _explain(served, {"instances": rows}, {"node_ids": [2, 1]}, b"{")
+    instances, listed, malformed = _explain(served, {"instances": rows}, {"node_ids": [2, 1, None]}, b"{")
     assert instances[0] == listed[0] == 200
     assert malformed[0] == 400
     first, unknown, pair, label, nothing = instances[1]["explanations"]
@@ -245,7 +245,8 @@ def test_many_are_explained_and_one_bad_row_harms_no_other() -> None:
     for row, words in ((pair, "scores no pairs"), (label, "is no label"), (nothing, "expected exactly one")):
         assert row["error"]["code"] == "malformed"
         assert words in row["error"]["message"]
-    second, again = listed[1]["explanations"]
+    second, again, wrong = listed[1]["explanations"]
+    assert (wrong["node_id"], wrong["error"]["code"]) == (None, "malformed")
     assert second["node_id"] == 2
     assert again["nodes"] == first["nodes"]
 
