@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from handler import metrics
+from handler.afterwards import Afterwards
 from handler.answers import Answered, Place, Source
 from handler.errors import (
     InternalError,
@@ -65,12 +67,16 @@ class Forwards:
 
     Args:
         inputs: of the model, from the graph.
+        afterwards: does what no answer needs.
     """
 
-    def __init__(self, inputs: ModelInputs, model: Model, counters: metrics.Counters) -> None:
+    def __init__(
+        self, inputs: ModelInputs, model: Model, counters: metrics.Counters, afterwards: Afterwards
+    ) -> None:
         self._inputs = inputs
         self._model = model
         self._counters = counters
+        self._afterwards = afterwards
         self._full_plan = FanoutPlan.of(model.signature.layer_fanouts)
 
     def compute(
@@ -118,8 +124,7 @@ class Forwards:
             else:
                 _give_places(part, answered, places)
                 computed.append((part, answered))
-                self._counters.add(metrics.NODES, sum(len(seed.positions) for seed in part), group.source)
-                self._count_sampled(sampled, [len(seed.positions) for seed in part])
+                self._afterwards.do(partial(self._count, part, sampled, group.source))
         return computed
 
     def check(self) -> None:
@@ -189,10 +194,11 @@ class Forwards:
             else:
                 return peak // len(sampled.trees.node)
 
-    def _count_sampled(self, sampled: Sampled, num_asked: Sequence[int]) -> None:
+    def _count(self, seeds: Sequence[Seed], sampled: Sampled, source: Source) -> None:
         """Count each tree as often as it was asked for, though it was computed once."""
         trees, num_hops = sampled.trees, sampled.plan.num_hops
-        asked = np.array(num_asked)
+        asked = np.array([len(seed.positions) for seed in seeds])
+        self._counters.add(metrics.NODES, int(asked.sum()), source)
         by_hop = trees.count_by_hop(num_hops)
         for hop in range(1, num_hops + 1):
             self._counters.observe_all(metrics.NEIGHBORS, by_hop[hop], str(hop), weights=asked)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+_Noted = TypeVar("_Noted")
 
 
 @dataclass(frozen=True, eq=False)  # each is one object: hashing what it says would cost more than counting
@@ -83,7 +85,7 @@ class Distribution:
         return np.array(self.bounds)
 
 
-_MOST_WAITING = 4_096
+_MOST_WAITING = 100_000
 _SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _TIMES_US = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 2_000_000)
 _AGES_S = (1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800)
@@ -258,9 +260,7 @@ class _Timed:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._counters.observe(
-                STAGE_TIME, (time.perf_counter_ns() - self._started_ns) / 1000, self._stage
-            )
+            self._counters.note_stage(self._stage, (time.perf_counter_ns() - self._started_ns) / 1000)
 
 
 class _Seen:
@@ -268,35 +268,27 @@ class _Seen:
 
     def __init__(self, distribution: Distribution) -> None:
         self.distribution = distribution
-        self.counts: list[float] = [0.0] * len(distribution.named_bounds)
+        self.counts = np.zeros(len(distribution.named_bounds))
         self.sum = 0.0
-        #: Values and weights that belong into the buckets: it takes less for many at once.
-        self.waiting: list[tuple[NDArray[Any], NDArray[Any]]] = []
         #: So that a quantile knows of the empty buckets, too.
         self.is_new = True
 
-    def sort_in(self) -> None:
-        """Put what waits into the buckets."""
-        if self.waiting:
-            values, weights = (np.concatenate(arrays) for arrays in zip(*self.waiting, strict=True))
-            places = np.searchsorted(self.distribution.array, values)
-            counts = np.bincount(places, weights, minlength=len(self.counts)).tolist()
-            self.counts = [before + count for before, count in zip(self.counts, counts, strict=True)]
-            self.sum += float(values @ weights)
-            self.waiting.clear()
+    def sort_in(self, values: NDArray[Any], weights: NDArray[Any] | None) -> None:
+        """Put values into the buckets, each as often as its weight says."""
+        places = np.searchsorted(self.distribution.array, values)
+        self.counts += np.bincount(places, weights, minlength=len(self.counts))
+        self.sum += float(values.sum() if weights is None else values @ weights)
 
     def drain(self, labels: tuple[str, ...]) -> Iterator[tuple[Counted, float]]:
         """What each counter grows by; then it begins anew."""
-        self.sort_in()
-        total = 0.0
-        for bound, count in zip(self.distribution.named_bounds, self.counts, strict=True):
-            total += count
+        totals = np.cumsum(self.counts).tolist()
+        for bound, total in zip(self.distribution.named_bounds, totals, strict=True):
             if total or self.is_new:
                 yield (self.distribution.buckets, (*labels, bound)), total
-        if total or self.is_new:
+        if totals[-1] or self.is_new:
             yield (self.distribution.sum, labels), self.sum
-            yield (self.distribution.count, labels), total
-        self.counts = [0.0] * len(self.counts)
+            yield (self.distribution.count, labels), totals[-1]
+        self.counts[:] = 0
         self.sum, self.is_new = 0.0, False
 
 
@@ -305,28 +297,27 @@ Counted = tuple[Metric, tuple[str, ...]]
 
 
 class Counters:
-    """Adds up a worker's metrics until they are drained; safe to use from several threads."""
+    """Adds up a worker's metrics until they are drained; safe to use from several threads.
+
+    Requests only note what is to be counted: it takes less to count much of it at once.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is counted; noting takes none
         self._stages_us: dict[str, float] | None = None
+        self._amounts: deque[tuple[Counted, float]] = deque()
+        self._values: deque[tuple[Distribution, tuple[str, ...], float]] = deque()
+        self._arrays: deque[tuple[Distribution, tuple[str, ...], NDArray[Any], NDArray[Any]]] = deque()
         self._sums: defaultdict[Counted, float] = defaultdict(float)
         self._seen: dict[tuple[Distribution, tuple[str, ...]], _Seen] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
         """Count `amount` more; `labels` are the values of `metric.labels`, in order."""
-        with self._lock:
-            self._sums[metric, labels] += amount
+        self._amounts.append(((metric, labels), amount))
 
     def observe(self, distribution: Distribution, value: float, *labels: str) -> None:
         """Note one value."""
-        place = bisect_left(distribution.bounds, value)
-        with self._lock:
-            seen = self._seen_of(distribution, labels)
-            seen.counts[place] += 1
-            seen.sum += value
-            if distribution is STAGE_TIME and self._stages_us is not None:
-                self._stages_us[labels[0]] = self._stages_us.get(labels[0], 0.0) + value
+        self._values.append((distribution, labels, value))
 
     def observe_all(
         self, distribution: Distribution, values: NDArray[Any], *labels: str, weights: NDArray[Any]
@@ -337,11 +328,13 @@ class Counters:
             values: [num_values].
             weights: [num_values], how often each is noted.
         """
-        with self._lock:
-            seen = self._seen_of(distribution, labels)
-            seen.waiting.append((values, weights))
-            if len(seen.waiting) > _MOST_WAITING:
-                seen.sort_in()
+        self._arrays.append((distribution, labels, values, weights))
+
+    def note_stage(self, stage: str, took_us: float) -> None:
+        """Note what a stage took for a batch."""
+        self._values.append((STAGE_TIME, (stage,), took_us))
+        if self._stages_us is not None:
+            self._stages_us[stage] = self._stages_us.get(stage, 0.0) + took_us
 
     def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
         """Count the answers of a batch, each by its HTTP status and its code, which is `ok` or an error's."""
@@ -352,6 +345,9 @@ class Counters:
             self.add(REQUESTS, count, str(status))
             if code != "ok":
                 self.add(ERRORS, count, code)
+        if len(self._amounts) + len(self._values) + len(self._arrays) > _MOST_WAITING:
+            with self._lock:
+                self._sort_in()
 
     def timed(self, stage: str) -> _Timed:
         """Note the time that a block takes, unless it raises."""
@@ -370,6 +366,7 @@ class Counters:
     def drain(self) -> dict[Counted, float]:
         """What was counted since the last call, by counter and label values."""
         with self._lock:
+            self._sort_in()
             sums = dict(self._sums)
             self._sums.clear()
             for (_, labels), seen in self._seen.items():
@@ -379,14 +376,36 @@ class Counters:
     def forget(self) -> None:
         """Begin anew, as if nothing had been counted."""
         with self._lock:
+            self._sort_in()
             self._sums.clear()
             self._seen.clear()
 
-    def _seen_of(self, distribution: Distribution, labels: tuple[str, ...]) -> _Seen:
-        seen = self._seen.get((distribution, labels))
+    def _sort_in(self) -> None:
+        """Count all that was noted; what others note meanwhile may wait for the next time."""
+        for counted, amount in _taken(self._amounts):
+            self._sums[counted] += amount
+        values: defaultdict[tuple[Distribution, tuple[str, ...]], list[float]] = defaultdict(list)
+        for distribution, labels, value in _taken(self._values):
+            values[distribution, labels].append(value)
+        for key, found in values.items():
+            self._seen_of(key).sort_in(np.array(found), None)
+        arrays: defaultdict[tuple[Distribution, tuple[str, ...]], list[Any]] = defaultdict(list)
+        for distribution, labels, *both in _taken(self._arrays):
+            arrays[distribution, labels].append(both)
+        for key, several in arrays.items():
+            self._seen_of(key).sort_in(*(np.concatenate(each) for each in zip(*several, strict=True)))
+
+    def _seen_of(self, key: tuple[Distribution, tuple[str, ...]]) -> _Seen:
+        seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[distribution, labels] = _Seen(distribution)
+            seen = self._seen[key] = _Seen(key[0])
         return seen
+
+
+def _taken(noted: deque[_Noted]) -> Iterator[_Noted]:
+    """All that is in a queue now, which others add to."""
+    for _ in range(len(noted)):
+        yield noted.popleft()
 
 
 def exposed_names() -> set[str]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from handler import metrics
+from handler.afterwards import Afterwards
 from handler.answers import Composer, Place, Row
 from handler.cache.store import Store
 from handler.errors import (
@@ -50,6 +51,7 @@ class Pipeline:
     Args:
         model_version: as answers name it.
         store: of answers; none: every answer is computed.
+        afterwards: does what no answer needs.
 
     Raises:
         ModelError: graph and model do not fit each other.
@@ -62,7 +64,8 @@ class Pipeline:
         settings: Settings,
         counters: metrics.Counters,
         model_version: str,
-        store: Store | None = None,
+        store: Store | None,
+        afterwards: Afterwards,
     ) -> None:
         signature = model.signature
         self.graph = graph
@@ -71,12 +74,14 @@ class Pipeline:
         self._inputs = ModelInputs(graph, signature, settings, model.device)
         self._full_plan = FanoutPlan.of(signature.layer_fanouts)
         self._proven = Group(self._full_plan, has_time=False, max_staleness_ms=None)
-        self.forwards = Forwards(self._inputs, model, counters)
+        self.forwards = Forwards(self._inputs, model, counters, afterwards)
         if settings.max_bytes_per_forward:  # until it is measured what a node really takes
             self.forwards.lower(settings.max_bytes_per_forward // self._inputs.node_bytes)
         self._composer = Composer(signature, graph, model_version)
         self._stored = (
-            None if store is None else StoredAnswers(store, graph, self._inputs, signature, counters)
+            None
+            if store is None
+            else StoredAnswers(store, graph, self._inputs, signature, counters, afterwards)
         )
         self._explainer = Explainer(self._inputs, model)
         self._newcomers = Newcomers(graph, self._inputs, signature, settings, store, counters)

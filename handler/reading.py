@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from socket import socket
 
 _CHUNK_BYTES = 1 << 16
@@ -13,9 +14,13 @@ class BufferedReads:
     TorchServe asks the socket for each length, name and value of each header by itself, some forty times for
     a request: that takes longer than to find a stored answer. Its front end sends a message and waits for
     the answer, so that reading ahead takes nothing from anyone.
+
+    Args:
+        before_waiting: called whenever the socket is read, before which all answers have been sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_waiting: Callable[[], None]) -> None:
+        self._before_waiting = before_waiting
         self._buffer = b""
         self._at = 0
 
@@ -35,6 +40,7 @@ class BufferedReads:
 
     def _fill(self, connection: socket, length: int) -> None:
         """Have at least `length` bytes, from the begin of the buffer."""
+        self._before_waiting()
         parts = [self._buffer[self._at :]]
         missing = length - len(parts[0])
         while missing > 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from handler import metrics
+from handler.afterwards import Afterwards
 from handler.answers import Row, check_pairs
 from handler.cache.store import Store
 from handler.errors import MalformedRequest, ModelError, OverTime, RequestError, as_value
@@ -51,6 +53,7 @@ class Service:
         source: of the graph.
         model_version: as answers and metrics name it.
         store: of answers, closed with this; none: every answer is computed.
+        afterwards: does what no answer needs; at once without it.
 
     Raises:
         ModelError: graph and model do not fit each other.
@@ -64,12 +67,14 @@ class Service:
         counters: metrics.Counters,
         model_version: str,
         store: Store | None = None,
+        afterwards: Afterwards | None = None,
     ) -> None:
         self._model = model
         self._store = store
         self._settings = settings
         self._counters = counters
         self._model_version = model_version
+        self._afterwards = afterwards or Afterwards()
         self._max_nodes: int | None = None  # of a forward; not measured yet
         self._views: Views[Pipeline] = source(model.signature.sampling, self._pipeline)
         self._intake = Intake(self._views) if isinstance(self._views, Follower) else None
@@ -90,7 +95,7 @@ class Service:
                 else self._respond(request, [next(rows) for _ in request.rows])
                 for request in requests
             ]
-        self._counters.add_batch((int(response.status), response.code) for response in responses)
+        self._afterwards.do(partial(self._count, responses))
         return responses
 
     def explain(self, bodies: Sequence[bytes | RequestError]) -> list[Response]:
@@ -109,7 +114,7 @@ class Service:
                 responses.append(encode_error(request))
             else:
                 responses.append(self._respond_rows(request.is_single, "explanations", found))
-        self._counters.add_batch((int(response.status), response.code) for response in responses)
+        self._afterwards.do(partial(self._count, responses))
         return responses
 
     def warm_up(self, max_batch_size: int, num_workers: int = 1) -> None:
@@ -163,11 +168,20 @@ class Service:
     def _pipeline(self, graph: LiveGraph) -> Pipeline:
         """What answers from a graph, whenever there is another one."""
         pipeline = Pipeline(
-            graph, self._model, self._settings, self._counters, self._model_version, self._store
+            graph,
+            self._model,
+            self._settings,
+            self._counters,
+            self._model_version,
+            self._store,
+            self._afterwards,
         )
         if self._max_nodes is not None:
             pipeline.forwards.lower(self._max_nodes)
         return pipeline
+
+    def _count(self, responses: Sequence[Response]) -> None:
+        self._counters.add_batch((int(response.status), response.code) for response in responses)
 
     def _parse(self, body: bytes | RequestError) -> Request | RequestError:
         if isinstance(body, RequestError):

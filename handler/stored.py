@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from handler import metrics
+from handler.afterwards import Afterwards
 from handler.answers import Answered, Place, Source
 from handler.cache.outputs import Outputs
 from handler.cache.protocol import OutputCache
@@ -41,6 +44,7 @@ class StoredAnswers:
 
     Args:
         inputs: of the model, from the graph.
+        afterwards: does what no answer needs.
     """
 
     def __init__(
@@ -50,11 +54,13 @@ class StoredAnswers:
         inputs: ModelInputs,
         signature: Signature,
         counters: metrics.Counters,
+        afterwards: Afterwards,
     ) -> None:
         self._store = store
         self._graph = graph
         self._inputs = inputs
         self._counters = counters
+        self._afterwards = afterwards
         self._plan = FanoutPlan.of(signature.layer_fanouts)
         self._embedding_dim = signature.embedding_dim
 
@@ -76,28 +82,45 @@ class StoredAnswers:
 
     def keep(self, computed: Sequence[tuple[Sequence[Seed], Answered]], group: Group) -> None:
         """Put what was computed where the next request finds it."""
-        if self._store.cache is None or not self._is_kept(group):
+        cache = self._store.cache
+        if cache is None or not self._is_kept(group):
             return
-        try:
+        with self._harmless():
             for seeds, answered in computed:
-                self._put(self._store.cache, seeds, answered)
-        except Exception:  # noqa: BLE001 - the answers are right all the same
-            _log.exception("storing answers failed")
-            self._counters.add(metrics.CACHE_FAILURES, 1, "internal")
+                sampled = answered.sampled
+                if sampled is not None and not sampled.truncated:
+                    # Now, while the graph is what it was computed from.
+                    proof = self._inputs.fingerprints(sampled, self._store.tag)
+                    self._afterwards.do(partial(self._put, cache, seeds, answered, proof, self._graph.seq))
 
-    def _put(self, cache: OutputCache, seeds: Sequence[Seed], answered: Answered) -> None:
-        sampled = answered.sampled
-        if sampled is not None and not sampled.truncated:
+    def _put(
+        self,
+        cache: OutputCache,
+        seeds: Sequence[Seed],
+        answered: Answered,
+        proof: NDArray[np.uint64],
+        seq: int,
+    ) -> None:
+        with self._harmless():
             output = answered.output.side_by_side
             places = np.flatnonzero(np.isfinite(output).all(axis=1))
             outputs = Outputs(
                 output,
-                self._inputs.fingerprints(sampled, self._store.tag),
-                np.full(len(seeds), self._graph.seq, dtype=np.int64),
+                proof,
+                np.full(len(seeds), seq, dtype=np.int64),
                 np.full(len(seeds), now_us(), dtype=np.int64),
                 answered.num_nodes.astype(np.int32),
             )
             cache.put(_ids([seeds[place] for place in places.tolist()]), outputs.take(places))
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Whatever fails in the block is counted and logged: the answers are right all the same."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001
+            _log.exception("storing answers failed")
+            self._counters.add(metrics.CACHE_FAILURES, 1, "internal")
 
     def explain(self, index: int, node_id: NodeId, max_staleness_ms: float | None) -> Verdict:
         """Where the answer for a node would be from now; nothing is counted.

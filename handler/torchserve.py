@@ -26,6 +26,7 @@ from ts.metrics.metric_type_enum import MetricTypes
 from ts.protocol import otf_message_handler
 
 from handler import headers
+from handler.afterwards import Afterwards
 from handler.change_service import ChangeService
 from handler.compacting import compact_regularly
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
@@ -71,6 +72,7 @@ class _Handler:
     def __init__(self) -> None:
         self._service: Answering | None = None
         self._counters = Counters()
+        self._afterwards = Afterwards()
 
     def initialize(self, context: Context) -> None:
         """Open the graph, load the model and warm up; TorchServe sends requests only afterwards.
@@ -80,7 +82,7 @@ class _Handler:
         """
         try:
             self._service = self._load(context)
-            _read_ahead()
+            _read_ahead(self._afterwards)
         except HopserveError as error:
             # TorchServe prints the traceback of whatever comes; the cause above it says nothing more.
             raise RuntimeError(_cannot_serve(context, str(error))) from None
@@ -130,7 +132,7 @@ class ModelHandler(_Handler):
         source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
         store = open_store(settings, model.signature, context.model_name, version, counters)
         with one_goes_first():
-            service = Service(source, model, settings, counters, version, store)
+            service = Service(source, model, settings, counters, version, store, self._afterwards)
             if settings.warm_up:
                 service.warm_up(max(1, int(properties.get("batch_size") or 1)), _num_workers(config))
         _publish_regularly(service, counters, context, version)
@@ -180,10 +182,14 @@ def _read(data: Sequence[Mapping[str, Any]], context: Context) -> _Asked:
     return asked
 
 
-def _read_ahead() -> None:
-    """From now on read TorchServe's messages in few system calls: it is the last that it was told to load."""
+def _read_ahead(afterwards: Afterwards) -> None:
+    """From now on read TorchServe's messages in few system calls: it is the last that it was told to load.
+
+    What is to be done after answers is done while the next message is waited for.
+    """
     if hasattr(otf_message_handler, "_retrieve_buffer"):  # by which it reads everything
-        otf_message_handler._retrieve_buffer = BufferedReads()
+        otf_message_handler._retrieve_buffer = BufferedReads(afterwards.catch_up)
+        afterwards.postpone()
 
 
 def _settle() -> None:

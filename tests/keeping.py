@@ -12,6 +12,7 @@ import numpy as np
 
 from archive.precompute.similar import build_index
 from handler import metrics
+from handler.afterwards import Afterwards
 from handler.cache.outputs import Outputs
 from handler.cache.protocol import Found
 from handler.cache.similar import METRICS
@@ -99,7 +100,11 @@ def write_table(
 
 
 class Keeping:
-    """A service with a store, over a graph that is changed directly."""
+    """A service with a store, over a graph that is changed directly.
+
+    Args:
+        late: what comes after answers waits for `afterwards.catch_up`.
+    """
 
     def __init__(
         self,
@@ -107,9 +112,14 @@ class Keeping:
         graph: SmallGraph = RING,
         plan: BuildPlan | None = None,
         config: Any = MODEL,
+        *,
+        late: bool = False,
         **options: Any,
     ) -> None:
         self.model = loaded(config)
+        self.afterwards = Afterwards()
+        if late:
+            self.afterwards.postpone()
         self.snapshot = graph.to_snapshot(plan or BuildPlan())
         self.graph = LiveGraph(self.snapshot, config.sampling)
         self.cache = DictCache()
@@ -123,7 +133,9 @@ class Keeping:
         def source(sampling: Any, make: Callable[[LiveGraph], Any]) -> Any:
             return StaticViews(self.graph, make)
 
-        self.service = Service(source, self.model, graph_settings, self.counters, "1.0", self.store)
+        self.service = Service(
+            source, self.model, graph_settings, self.counters, "1.0", self.store, self.afterwards
+        )
 
     def precompute(self, **options: Any) -> None:
         write_table(self.versions, self.graph, self.model, TAG, **options)

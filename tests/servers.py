@@ -75,15 +75,19 @@ def make_root(folder: Path) -> int:
         for match in _ADDRESSES.finditer(text):
             probe = reserved.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
-            ports[match[1] or match[2]] = probe.getsockname()[1]
-    for old, new in ports.items():
-        text = text.replace(old, str(new))
+            ports[_port(match)] = probe.getsockname()[1]
+    # All at once: a new port may hold the digits of another old one.
+    text = _ADDRESSES.sub(lambda found: found[0].replace(_port(found), str(ports[_port(found)])), text)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.properties").write_text(text)
     shutil.copytree(_ROOT / "deploy", folder / "deploy")
     (folder / "model_store").mkdir()
     write_settings(folder, {})
     return ports["7070"]
+
+
+def _port(address: re.Match[str]) -> str:
+    return address[1] or address[2]
 
 
 def free_ports(number: int) -> list[int]:

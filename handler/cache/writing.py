@@ -52,6 +52,7 @@ class WriteBehind:
         # Rounds of writing that were asked for, and those that are over.
         self._asked = self._done = 0
         self._closed = self._told = False
+        self._is_idle = False  # the thread waits for whatever comes
         self._thread = threading.Thread(target=self._run, name="cache-writer", daemon=True)
         self._thread.start()
 
@@ -63,7 +64,8 @@ class WriteBehind:
                 if not self._closed and self._num_rows + len(put.node_ids) <= self._max_rows:
                     self._waiting.append(put)
                     self._num_rows += len(put.node_ids)
-                    self._changed.notify_all()
+                    if self._is_idle:  # to wake it up while it pauses would take as long as to write
+                        self._changed.notify_all()
                     return
         self._on_failure("full")
 
@@ -91,7 +93,9 @@ class WriteBehind:
         is_last = False
         while not is_last:
             with self._changed:
+                self._is_idle = True
                 self._changed.wait_for(self._has_work, self._idle_s)
+                self._is_idle = False
                 puts, num_rows, self._waiting = self._waiting, self._num_rows, []
                 round_no, is_last = self._asked, self._closed
             self._write_all(puts)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from archive.reading import PackedModel, packed_versions, unpacked
+from handler.afterwards import Afterwards
 from handler.cache.opening import open_store as open_cache_store
 from handler.cache.protocol import CacheStore
 from handler.errors import SettingsError, UnknownNode
@@ -101,7 +102,7 @@ def _explained(node: str, model: PackedModel) -> dict[str, Any]:
         node_id, index = _found(graph, node)
         inputs = ModelInputs(graph, signature, settings)
         decision = Newcomers(graph, inputs, signature, settings, store, Counters()).decide(index, time.time())
-        kept = StoredAnswers(store, graph, inputs, signature, Counters())
+        kept = StoredAnswers(store, graph, inputs, signature, Counters(), Afterwards())
         verdict = _SOURCES.get(decision.method) or kept.explain(index, node_id, settings.max_staleness_ms)
         return {
             "node_id": node_id,

@@ -27,7 +27,7 @@ def test_the_bytes_come_in_order(parts: list[bytes], cuts: list[int]) -> None:
 
         sender = Thread(target=send)
         sender.start()
-        read = BufferedReads()
+        read = BufferedReads(lambda: None)
         assert [read(ours, len(part)) for part in parts] == parts
         sender.join()
 
@@ -38,7 +38,7 @@ def test_a_part_may_be_larger_than_what_is_read_at_once() -> None:
         large = bytes(range(256)) * 4000
         sender = Thread(target=theirs.sendall, args=(b"ab" + large + b"cd",))
         sender.start()
-        read = BufferedReads()
+        read = BufferedReads(lambda: None)
         assert [read(ours, 2), read(ours, len(large)), read(ours, 2)] == [b"ab", large, b"cd"]
         sender.join()
 
@@ -48,8 +48,19 @@ def test_a_worker_ends_when_the_front_end_has_gone() -> None:
     with ours:
         theirs.sendall(b"half")
         theirs.close()
-        read = BufferedReads()
+        read = BufferedReads(lambda: None)
         assert read(ours, 2) == b"ha"
         with pytest.raises(SystemExit) as end:
             read(ours, 3)
         assert end.value.code == 0
+
+
+def test_what_is_to_be_done_before_waiting_is_done_before_each_message() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done: list[str] = []
+        read = BufferedReads(lambda: done.append("done"))
+        for number in range(3):
+            theirs.sendall(b"abcd")
+            assert [read(ours, 1), read(ours, 3)] == [b"a", b"bcd"]
+            assert len(done) == number + 1

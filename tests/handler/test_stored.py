@@ -37,13 +37,18 @@ def ring(tmp_path: Path) -> Iterator[Keeping]:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    graphs_with_edge_data(), st.sampled_from(STRATEGIES), rules, st.sampled_from([MODEL, WEIGHTED]), st.data()
+    graphs_with_edge_data(),
+    st.sampled_from(STRATEGIES),
+    rules,
+    st.sampled_from([MODEL, WEIGHTED]),
+    st.booleans(),
+    st.data(),
 )
 def test_after_any_changes_no_answer_differs_from_a_live_one(
-    graph: EdgeData, strategy: Strategy, rules: EdgeRules, config: Any, data: st.DataObject
+    graph: EdgeData, strategy: Strategy, rules: EdgeRules, config: Any, late: bool, data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as folder:
-        kept = Keeping(Path(folder), graph, BuildPlan(Ordering(strategy), rules=rules), config)
+        kept = Keeping(Path(folder), graph, BuildPlan(Ordering(strategy), rules=rules), config, late=late)
         slow = SlowGraph.of(graph, rules)
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.booleans()):
@@ -51,6 +56,8 @@ def test_after_any_changes_no_answer_differs_from_a_live_one(
             change = data.draw(changes(slow.ids))
             kept.apply(change)
             slow.apply(change)
+            if data.draw(st.booleans()):
+                kept.afterwards.catch_up()  # what was computed before the change is kept after it
             asked = data.draw(st.lists(st.sampled_from(slow.ids), min_size=1, max_size=6))
             rows = kept.ask(node_ids=asked)["predictions"]
             live = kept.ask(node_ids=asked, max_staleness_ms=0)["predictions"]
