@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-
 _Noted = TypeVar("_Noted")
 
 

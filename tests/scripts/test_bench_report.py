@@ -23,6 +23,7 @@ from tests.bench.report.results import (
     LISTS,
     LIVE,
     NOOP,
+    Counting,
     Growth,
     Part,
     Results,
@@ -66,6 +67,9 @@ def _results() -> Results:
                 floor_total_us=16.0,
             )
         )
+        results.counting.append(
+            Counting(batch=32, round=number, counted_us=20.4 * noise, uncounted_us=20.0 * noise)
+        )
         for size, p99_us in ((1_000_000, 200.0), (100_000_000, 260.0)):
             results.growth.append(
                 Growth(num_edges=size, num_nodes=size // 10, round=number, p50_us=100.0, p99_us=p99_us)
@@ -81,6 +85,7 @@ def test_ratios_are_flat_and_finite_each_with_its_spread() -> None:
     assert report["spread"]["live_vs_noop_64"] == pytest.approx([0.72, 0.99])
     assert ratios["cached_vs_noop_64"] == pytest.approx(0.95)
     assert ratios["pipeline_vs_floor"] == pytest.approx(1.25)
+    assert ratios["metrics_cost_32"] == pytest.approx(1.02)
     assert ratios["vs_fastapi"] == pytest.approx(9)
     assert ratios["p99_100m_vs_1m"] == pytest.approx(1.3)
     assert report["spread"].keys() == ratios.keys()
@@ -125,12 +130,12 @@ def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("tests.bench.report.command.measure_floor", fail)
     monkeypatch.setattr("tests.bench.report.command.measure_neighbors", interrupt)
     with pytest.raises(SystemExit) as ended:
-        run_report(tmp_path, quick=True, max_edges=1_000_000, without=["stages"])
+        run_report(tmp_path, quick=True, max_edges=1_000_000, without=["stages", "metrics"])
     assert ended.value.code == 130
     parts = json.loads((tmp_path / "report.json").read_text())["parts"]
     assert [part["name"] for part in parts] == list(PARTS)
-    reasons = ["failed: ValueError: no luck", "left out by --without", "interrupted", "interrupted before"]
-    assert [part["reason"] for part in parts[:4]] == reasons
+    reasons = ["failed: ValueError: no luck", *["left out by --without"] * 2, "interrupted"]
+    assert [part["reason"] for part in parts[:5]] == [*reasons, "interrupted before"]
     assert "**Interrupted**" in (tmp_path / "report.md").read_text()
 
 

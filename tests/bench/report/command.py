@@ -16,6 +16,7 @@ from tests.bench.report.in_process import (
     LeftOut,
     measure_floor,
     measure_growth,
+    measure_metrics,
     measure_neighbors,
     measure_stages,
 )
@@ -34,7 +35,18 @@ from tests.bench.report.served import (
 from tests.bench.report.workshop import Workshop
 
 Measure = Callable[[Workshop, Results, Part], None]
-PARTS = ("floor", "stages", "neighborloader", "served", "fastapi", "ingest", "workers", "batches", "growth")
+PARTS = (
+    "floor",
+    "stages",
+    "metrics",
+    "neighborloader",
+    "served",
+    "fastapi",
+    "ingest",
+    "workers",
+    "batches",
+    "growth",
+)
 
 
 def run_report(
@@ -89,6 +101,7 @@ def _measures(max_edges: int) -> tuple[Measure, ...]:
     return (
         measure_floor,
         measure_stages,
+        measure_metrics,
         measure_neighbors,
         measure_served,
         measure_fastapi,  # before changes, which NetworkX does not hear of

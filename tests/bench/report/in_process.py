@@ -5,22 +5,25 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 
 from handler.graph.home import GraphHome
 from handler.graph.snapshot import Snapshot
 from handler.graph.views import static_source
 from handler.inputs import ModelInputs
-from handler.metrics import Counters
+from handler.metrics import Counters, Distribution, Metric
 from handler.model.exported import ExportedModel
 from handler.service import Service
 from handler.settings import Settings
 from tests.bench import floor, pipeline
 from tests.bench.pipeline import DIMS, FLOOR, LAYER_FANOUTS, SAMPLED, STAGES, Race, Sage
-from tests.bench.report.results import Floor, Growth, Neighbors, Part, Results, Stages
+from tests.bench.report.results import Counting, Floor, Growth, Neighbors, Part, Results, Stages
 from tests.bench.report.workshop import Workshop
 
 _BATCH = 32
@@ -77,6 +80,57 @@ def measure_stages(workshop: Workshop, results: Results, part: Part) -> None:
                     total_us=laps.median(*STAGES),
                     total_p90_us=laps.median(*STAGES, share=0.9),
                     floor_total_us=laps.median(*FLOOR),
+                )
+            )
+
+
+class _Nothing(Counters):
+    """Counts nothing."""
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        pass
+
+    def observe(self, distribution: Distribution, value: float, *labels: str) -> None:
+        pass
+
+    def observe_all(
+        self, distribution: Distribution, values: NDArray[Any], *labels: str, weights: NDArray[Any]
+    ) -> None:
+        pass
+
+    def note_stage(self, stage: str, took_us: float) -> None:
+        pass
+
+    def add_batch(self, answers: Iterable[tuple[int, str]]) -> None:
+        pass
+
+
+def measure_metrics(workshop: Workshop, results: Results, part: Part) -> None:
+    """What it takes to count: answers with metrics and without, in turns."""
+    torch.set_num_threads(1)
+    model, settings = ExportedModel.load(workshop.model, _CPU), Settings(graph=str(workshop.graph))
+    counters = (Counters(), _Nothing())
+    services = [Service(static_source(workshop.snapshot), model, settings, each, "1.0") for each in counters]
+    for service in services:
+        service.warm_up(max(workshop.scale.batch_sizes))
+    generator = np.random.default_rng(3)
+    for number in range(workshop.scale.rounds):
+        for size in workshop.scale.batch_sizes:
+            taken_us: list[list[float]] = [[], []]
+            for _ in range(workshop.scale.batches):
+                nodes = generator.integers(0, workshop.snapshot.num_nodes, (2, size))
+                for place, service in enumerate(services):
+                    bodies = [b'{"node_id": %d, "max_staleness_ms": 0}' % node for node in nodes[place]]
+                    started_ns = time.perf_counter_ns()
+                    service.answer(bodies)
+                    taken_us[place].append((time.perf_counter_ns() - started_ns) / 1000 / size)
+            started_ns = time.perf_counter_ns()
+            counters[0].drain()
+            drained_us = (time.perf_counter_ns() - started_ns) / 1000 / size / workshop.scale.batches
+            counted_us, uncounted_us = (float(np.median(each)) for each in taken_us)
+            results.counting.append(
+                Counting(
+                    batch=size, round=number, counted_us=counted_us + drained_us, uncounted_us=uncounted_us
                 )
             )
 

@@ -67,6 +67,12 @@ TARGETS = (
         f"nodes a second in lists of {LIST_SIZE}, {_LIST_CONNECTIONS} connections",
     ),
     Target("pipeline_vs_floor", 1.3, f"time of the pipeline, of the floor's, batches of {_BATCH}", True),
+    Target(
+        f"metrics_cost_{_BATCH}",
+        1.03,
+        f"time of answers with metrics, of those without, batches of {_BATCH}",
+        True,
+    ),
     Target("vs_neighborloader", 10, f"time of PyG's NeighborLoader and model, of ours, batches of {_BATCH}"),
     Target("vs_fastapi", 15, "throughput of live answers, of FastAPI over NetworkX, 64 connections"),
     Target("p99_100m_vs_1m", 1.5, "p99 on 100 million edges, of that on 1 million, in process", True),
@@ -102,6 +108,9 @@ def _ratios(results: Results) -> Iterator[tuple[str, list[float]]]:
     yield "two_workers_vs_one", [mine.per_s / theirs.per_s for mine, theirs in pair]
     at_batch = [each for each in results.stages if each.batch == _BATCH]
     yield "pipeline_vs_floor", [each.total_us / each.floor_total_us for each in at_batch]
+    for size in sorted({each.batch for each in results.counting}):
+        counting = [each for each in results.counting if each.batch == size]
+        yield f"metrics_cost_{size}", [each.counted_us / each.uncounted_us for each in counting]
     loaded = [each for each in results.neighbors if each.batch == _BATCH]
     yield "vs_neighborloader", [each.loader_us / each.ours_us for each in loaded]
     yield from _growth_ratios(results)

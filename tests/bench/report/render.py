@@ -117,6 +117,14 @@ def _in_process(results: Results) -> Iterator[str]:
         pyg = _middle([sum(each.pyg_us.values()) for each in found])
         rows.append([size, *middle, total, floor, pyg])
     yield from _table(("batch", *stages, "sum", "floor", "PyG's way with our loader"), rows)
+    if results.counting:
+        yield "Microseconds per node of whole answers, with all metrics and with none.\n"
+        rows = []
+        for size in sorted({each.batch for each in results.counting}):
+            both = [each for each in results.counting if each.batch == size]
+            times = (_middle([getattr(e, key) for e in both]) for key in ("counted_us", "uncounted_us"))
+            rows.append([size, *times])
+        yield from _table(("batch", "with", "without"), rows)
     if results.neighbors:
         rows = []
         for size in sorted({each.batch for each in results.neighbors}):

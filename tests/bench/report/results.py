@@ -114,6 +114,15 @@ class Stages(msgspec.Struct, kw_only=True):
     floor_total_us: float
 
 
+class Counting(msgspec.Struct, kw_only=True):
+    """Answers of one round with all metrics and with none, in microseconds per node."""
+
+    batch: int
+    round: int
+    counted_us: float
+    uncounted_us: float
+
+
 class Neighbors(msgspec.Struct, kw_only=True):
     """PyG's `NeighborLoader` beside the pipeline in one round, in microseconds per seed."""
 
@@ -147,6 +156,7 @@ class Results(msgspec.Struct, kw_only=True):
     parts: list[Part] = []
     floor: list[Floor] = []
     stages: list[Stages] = []
+    counting: list[Counting] = []
     neighbors: list[Neighbors] = []
     turns: list[Turn] = []
     growth: list[Growth] = []
