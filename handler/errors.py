@@ -243,6 +243,10 @@ class GraphInputError(GraphError):
     """Input that is no graph: wrong shapes, dtypes, endpoints or values."""
 
 
+class GraphUnavailable(GraphError):
+    """Where the graph lies cannot be asked, or what is there cannot be used."""
+
+
 class SnapshotError(GraphError):
     """A snapshot that is missing, truncated, corrupt or of another format."""
 

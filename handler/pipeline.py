@@ -215,6 +215,10 @@ class Pipeline:
                 kinds = {int: "integers", str: "strings"}
                 raise MalformedRequest(f"{query.node_id!r:.80}: this graph's node ids are {kinds[id_type]}")
             raise UnknownNode(query.node_id)
+        if options.as_of is not None and self.graph.is_partial:
+            raise MalformedRequest(
+                "as_of needs whole rows, of which a graph in a cluster gives the first edges"
+            )
         if options.as_of is not None and not self._inputs.knows_time:
             raise MalformedRequest(
                 "as_of needs a model that samples the most recent neighbors;"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,9 +23,11 @@ from handler.answers import Row, check_pairs
 from handler.cache.store import Store
 from handler.errors import MalformedRequest, ModelError, OverTime, RequestError, as_value
 from handler.explaining.requests import Asked, ExplainOptions, ExplainRequest, parse_explain_request
+from handler.graph.fanout import FanoutPlan
 from handler.graph.follower import Follower
+from handler.graph.ids import NodeId
 from handler.graph.live_graph import LiveGraph
-from handler.graph.views import Source, Views
+from handler.graph.views import Needs, Source, Views
 from handler.guests import described_change
 from handler.intake import Accepted, Intake, Submitted
 from handler.model.exported import Model
@@ -75,6 +78,8 @@ class Service:
         self._counters = counters
         self._model_version = model_version
         self._afterwards = afterwards or Afterwards()
+        self._plan = FanoutPlan.of(model.signature.layer_fanouts)
+        self._takes_degree = model.signature.takes_degree
         self._max_nodes: int | None = None  # of a forward; not measured yet
         self._views: Views[Pipeline] = source(model.signature.sampling, self._pipeline)
         self._intake = Intake(self._views) if isinstance(self._views, Follower) else None
@@ -216,7 +221,7 @@ class Service:
             try:
                 if time.monotonic() > deadline_s:
                     raise OverTime(self._settings.explain_ms)
-                with self._views.reading(asked.queries[0].options.min_seq or 0) as pipeline:
+                with self._reading(asked.queries) as pipeline:
                     found.append((asked.named, pipeline.explain(asked, deadline_s)))
             except RequestError as error:
                 found.append((asked.named, as_value(error)))
@@ -252,13 +257,19 @@ class Service:
         # What was said, without the time that was filled in: a repeated request must be known again.
         return Submitted(change, msgspec.json.encode(described))
 
+    def _reading(self, queries: Sequence[Query]) -> AbstractContextManager[Pipeline]:
+        """What answers queries, all of which will be asked of the graph as it is then."""
+        wanted = max((query.options.min_seq or 0 for query in queries), default=0)
+        return self._views.reading(
+            wanted, Needs(_needed_nodes(queries), self._plan, degrees=self._takes_degree)
+        )
+
     def _rows(
         self, queries: Sequence[Query], pairs: dict[int, Sequence[PairReturned]], *, keep: bool = True
     ) -> Iterator[Row]:
         """The rows that answer queries, in order: one for each node or pair."""
-        wanted = max((query.options.min_seq or 0 for query in queries), default=0)
         try:
-            with self._views.reading(wanted) as pipeline:
+            with self._reading(queries) as pipeline:
                 rows = pipeline.rows(queries, pairs, keep=keep)
         except RequestError as error:  # the graph is known to be wrong: nobody is answered from it
             ends = {position + 1 for position in pairs}
@@ -287,6 +298,15 @@ class Service:
             else:
                 answered.append(row)
         return encode_answer({name: answered}, self._settings.max_response_bytes)
+
+
+def _needed_nodes(queries: Sequence[Query]) -> list[NodeId | None]:
+    """The nodes from which samples begin: those that are asked for, and the neighbors of described ones."""
+    found = [query.node_id for query in queries]
+    for query in queries:
+        if query.described is not None:
+            found += [neighbor.node_id for neighbor in query.described.edges]
+    return found
 
 
 def _pairs(requests: Sequence[Request | RequestError]) -> dict[int, Sequence[PairReturned]]:

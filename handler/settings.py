@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from handler.errors import SettingsError
+from handler.errors import LogUnavailable, SettingsError
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 ColdMethod = Literal["features", "expanded", "mean", "normal"]
 #: In the environment of a process: a folder instead of the graphs that archives name.
 GRAPH_VARIABLE = "HOPSERVE_GRAPH"
+_IN_ENVIRONMENT = "env:"
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -58,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_wait_ms: how long a batch waits for the mutation that a request asks for by `min_seq`.
         embeddings: folder of precomputed tables and of the cache; none for `embeddings` in that of the graph.
         cache: where answers are kept: `embedded` in that folder, for the workers of this host; the URL of a
-            Redis server, for several hosts; or `off`.
+            Redis server, for several hosts, or `env:NAME` of a variable that holds it; or `off`.
         cache_bytes: the most that the embedded cache may take on the disk; what was not used for the longest
             time goes first. A server has its own limit.
         cache_timeout_ms: how long a batch waits for a server; then it goes on without.
@@ -119,6 +121,20 @@ def parse_settings(section: Mapping[str, Any]) -> Settings:
 def parse_graph_settings(section: Mapping[str, Any]) -> GraphSettings:
     """As `parse_settings`, for the archive of a graph."""
     return _parsed(section, GraphSettings)
+
+
+def read_location(location: str) -> str:
+    """Where a log or a cache is; `env:NAME` stands for what the environment says, as files hold no passwords.
+
+    Raises:
+        LogUnavailable: there is no such variable.
+    """
+    if not location.startswith(_IN_ENVIRONMENT):
+        return location
+    name = location.removeprefix(_IN_ENVIRONMENT)
+    if not os.environ.get(name):
+        raise LogUnavailable(f"{location}: the environment has no {name}, such as redis://host:6379/0")
+    return os.environ[name]
 
 
 def _parsed(section: Mapping[str, Any], kind: type[_Kind]) -> _Kind:

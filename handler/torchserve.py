@@ -31,7 +31,8 @@ from handler.change_service import ChangeService
 from handler.compacting import compact_regularly
 from handler.errors import HopserveError, MalformedRequest, RequestError, SettingsError
 from handler.graph.compiling import one_goes_first
-from handler.graph.follower import follow, open_source
+from handler.graph.follower import follow
+from handler.graph.opening import is_cluster, source_of
 from handler.keeping import open_store
 from handler.metrics import Counters, Metric, exposed_names
 from handler.model.exported import ExportedModel
@@ -129,8 +130,10 @@ class ModelHandler(_Handler):
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
         model = ExportedModel.load(Path(properties["model_dir"]), device)
         version, counters = _version(context), self._counters
-        source = open_source(Path(settings.graph), max_wait_s=settings.max_wait_ms / 1000)
-        store = open_store(settings, model.signature, context.model_name, version, counters)
+        source = source_of(settings.graph, max_wait_s=settings.max_wait_ms / 1000)
+        store = None  # nothing is kept yet of answers from a cluster
+        if not is_cluster(settings.graph):
+            store = open_store(settings, model.signature, context.model_name, version, counters)
         with one_goes_first():
             service = Service(source, model, settings, counters, version, store, self._afterwards)
             if settings.warm_up:

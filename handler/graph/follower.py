@@ -27,7 +27,7 @@ from handler.graph.home import GraphHome, HeldSnapshot, open_held
 from handler.graph.live_graph import LiveGraph
 from handler.graph.progress import SILENT, Progress
 from handler.graph.sampling import Sampling
-from handler.graph.views import Source, Standing, StaticViews, Views, standing_of
+from handler.graph.views import Needs, Source, Standing, StaticViews, Views, standing_of
 from handler.log.opening import open_log
 from handler.log.protocol import Log
 
@@ -94,7 +94,7 @@ class Follower(Generic[_View]):
         self._thread.start()
 
     @contextmanager
-    def reading(self, min_seq: int = 0) -> Iterator[_View]:
+    def reading(self, min_seq: int = 0, needs: Needs | None = None) -> Iterator[_View]:
         """See `Views`."""
         with self._lock:
             self._follow_for_batch(min_seq)

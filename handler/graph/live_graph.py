@@ -35,15 +35,22 @@ class LiveGraph:
         snapshot: from which it starts.
         sampling: whose order the changes are kept in.
         now: the time from which the ages of edges count, in seconds since 1970; none for the clock's.
+        is_partial: whether the snapshot has no more of each row than samples reach.
 
     Raises:
         GraphInputError: the snapshot stores no such order.
     """
 
     def __init__(
-        self, snapshot: Snapshot, sampling: Sampling | None = None, now: Callable[[], float] | None = None
+        self,
+        snapshot: Snapshot,
+        sampling: Sampling | None = None,
+        now: Callable[[], float] | None = None,
+        *,
+        is_partial: bool = False,
     ) -> None:
         self._now = now
+        self.is_partial = is_partial
         self.snapshot = snapshot
         self.seq = snapshot.manifest.seq
         self.sampling = sampling or Sampling()

@@ -11,6 +11,8 @@ from handler.graph.ordering import Strategy
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 MAX_VISITS = 1 << 16
+#: The strategies whose samples are computed, of whole rows, not read.
+COMPUTED = frozenset({"random", "walk"})
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from handler.graph.fanout import FanoutPlan
 from handler.graph.home import HeldSnapshot
+from handler.graph.ids import NodeId
 from handler.graph.live_graph import LiveGraph
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
 
 _View = TypeVar("_View")
 _View_co = TypeVar("_View_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What of a graph is going to be read, where it is not all at hand.
+
+    Args:
+        node_ids: of any type and more than once, as they were asked for; also those the graph has not.
+        plan: by which they are sampled at most.
+        degrees: whether the sizes of samples are read, also of nodes that are not expanded.
+    """
+
+    node_ids: Sequence[NodeId | None]
+    plan: FanoutPlan
+    degrees: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,11 +68,12 @@ def standing_of(graph: LiveGraph, lag: int | None) -> Standing:
 class Views(Protocol[_View_co]):
     """What is made of a graph, to be used with the graph as it is at one moment."""
 
-    def reading(self, min_seq: int = 0) -> AbstractContextManager[_View_co]:
+    def reading(self, min_seq: int = 0, needs: Needs | None = None) -> AbstractContextManager[_View_co]:
         """What was made of the graph, which does not change until the end of the block.
 
         Args:
             min_seq: a mutation that should count; if it cannot soon, the graph is less fresh than that.
+            needs: what is going to be read; none for any nodes, whichever are at hand.
 
         Raises:
             NotReady: the graph is known to be wrong.
@@ -82,7 +100,7 @@ class StaticViews(Generic[_View]):
         self._held = held
 
     @contextmanager
-    def reading(self, min_seq: int = 0) -> Iterator[_View]:
+    def reading(self, min_seq: int = 0, needs: Needs | None = None) -> Iterator[_View]:
         """See `Views`."""
         yield self._view
 

@@ -10,7 +10,10 @@ from scripts.cli.look import add_ordering_command, info_command, sample_command,
 from scripts.cli.upkeep import compact_command, repair_command
 
 
-@click.group(cls=LazyGroup, lazy={"pack": "scripts.cli.model:graph_pack_command"})
+@click.group(
+    cls=LazyGroup,
+    lazy={"pack": "scripts.cli.model:graph_pack_command", "push": "scripts.cli.push:push_command"},
+)
 def graph() -> None:
     """Make graph snapshots, look at them, and keep them up."""
 

@@ -1,0 +1,140 @@
+"""How a graph lies in a Redis Cluster.
+
+    NAME:current                 the version that counts: a snapshot, read in one order; its keys begin with
+                                 NAME:VERSION, here G
+    G:manifest                   JSON, written when everything else is there
+    G:push                       JSON, how far a push has come
+    G:{p}:nodes                  hash, by node index: when and by which mutation, its features, its id
+    G:{p}:rows                   hash, by node index: the degree, and its first `head` edges in sampling order
+    G:{p}:row:INDEX              string, all edges of a node that has more than `head`; a prefix is a sample
+    G:{p}:ids                    hash, by node id: its node index; absent where ids are indices
+
+A partition is all that has one hash tag, so it lies in one slot of the cluster, and one command asks for many
+of its nodes. A node is in partition `index % partitions`, an id in `hash % partitions`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+import xxhash
+
+from handler.graph.edges import EdgeFields
+from handler.graph.ids import NodeId
+from handler.graph.manifest import Count, Manifest
+
+FORMAT_VERSION = 1
+MAX_NODES = 2**32
+
+#: In front of a row's edges.
+ROW_HEADER = np.dtype([("seq", "<i8"), ("degree", "<u4")])
+#: In front of a node's features, behind which is its id.
+NODE_HEADER = np.dtype([("seq", "<i8"), ("created", "<f8")])
+
+
+class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a graph in a cluster is.
+
+    Args:
+        partitions: number of them; more than there will ever be masters.
+        head: edges of each row that lie in its partition's hash.
+        graph: of the snapshot, without its files.
+        feature_dtype: of features; none without any.
+    """
+
+    format_version: int = FORMAT_VERSION
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=16384)]
+    head: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    graph: Manifest
+    weight: bool
+    time: bool
+    attr_dim: Count
+    attr_dtype: str
+    feature_dtype: str | None
+
+    @property
+    def fields(self) -> EdgeFields:
+        """What is known of each edge."""
+        return EdgeFields(self.weight, self.time, self.attr_dim, self.attr_dtype)
+
+    @property
+    def edge_dtype(self) -> np.dtype[Any]:
+        """Of one edge in a row."""
+        columns: list[Any] = [("source", "<u4")]
+        if self.weight:
+            columns.append(("weight", "<f4"))
+        if self.time:
+            columns.append(("time", "<f8"))
+        if self.attr_dim:
+            columns.append(("attr", np.dtype(self.attr_dtype).newbyteorder("<"), (self.attr_dim,)))
+        return np.dtype(columns)
+
+    @property
+    def node_dtype(self) -> np.dtype[Any]:
+        """Of one node, but for its id."""
+        columns: list[Any] = [(name, NODE_HEADER[name]) for name in NODE_HEADER.names or ()]
+        if self.feature_dtype is not None:
+            dtype = np.dtype(self.feature_dtype).newbyteorder("<")
+            columns.append(("x", dtype, (self.graph.feature_dim,)))
+        return np.dtype(columns)
+
+
+def read_place(place: str) -> tuple[str, str]:
+    """The server's URL and the graph's name of a place such as redis+cluster://HOST:6379/NAME."""
+    parts = urlsplit(place)
+    url = parts._replace(scheme=parts.scheme.removesuffix("+cluster"), path="").geturl()
+    return url, parts.path.strip("/") or "graph"
+
+
+class Keys:
+    """The names of a graph's keys.
+
+    Args:
+        name: of the graph.
+        version: tells a snapshot, read in one order, from all others.
+    """
+
+    def __init__(self, name: str, version: str) -> None:
+        self._graph = f"{name}:{version}"
+
+    @staticmethod
+    def current(name: str) -> str:
+        return f"{name}:current"
+
+    @property
+    def prefix(self) -> str:
+        """What all of them begin with."""
+        return f"{self._graph}:"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self._graph}:manifest"
+
+    @property
+    def push(self) -> str:
+        return f"{self._graph}:push"
+
+    def nodes(self, partition: int) -> str:
+        return f"{self._graph}:{{{partition}}}:nodes"
+
+    def rows(self, partition: int) -> str:
+        return f"{self._graph}:{{{partition}}}:rows"
+
+    def row(self, partition: int, index: int) -> str:
+        return f"{self._graph}:{{{partition}}}:row:{index}"
+
+    def ids(self, partition: int) -> str:
+        return f"{self._graph}:{{{partition}}}:ids"
+
+
+def id_bytes(node_id: NodeId) -> bytes:
+    """An id as it lies in a cluster."""
+    return node_id.encode() if isinstance(node_id, str) else b"%d" % node_id
+
+
+def id_partition(name: bytes, partitions: int) -> int:
+    """Where an id lies."""
+    return int(xxhash.xxh3_64_intdigest(name) % partitions)

@@ -1,0 +1,91 @@
+"""What is made of a graph in a cluster: anew for each batch, of the window that it needs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from handler.errors import GraphInputError, GraphUnavailable, NotReady
+from handler.graph.cluster.layout import read_place
+from handler.graph.cluster.shards import Shards
+from handler.graph.cluster.window import ClusterGraph
+from handler.graph.fanout import FanoutPlan
+from handler.graph.live_graph import LiveGraph
+from handler.graph.sampling import COMPUTED, Sampling
+from handler.graph.views import Needs, Source, Standing, Views
+
+_View = TypeVar("_View")
+_AROUND = 64  # nodes of the window that is read where nobody says what is needed
+_ONE_HOP = FanoutPlan.of((1,))
+_log = logging.getLogger(__name__)
+
+
+class ClusterViews(Generic[_View]):
+    """Reads a graph in a cluster; see `Views`.
+
+    Raises:
+        GraphInputError: what is made of it needs what a cluster does not hold.
+    """
+
+    def __init__(self, graph: ClusterGraph, sampling: Sampling, make: Callable[[LiveGraph], _View]) -> None:
+        if sampling.strategy in COMPUTED:
+            raise GraphInputError(
+                f"a model that samples by `{sampling.strategy}` reads whole rows, which lie in a cluster:"
+                " serve it from a snapshot on this machine"
+            )
+        self._graph = graph
+        self._sampling = sampling
+        self._make = make
+        self._reading = threading.Lock()
+        self._opened_s = time.time()
+        with self.reading():  # what cannot be made is said now
+            pass
+
+    @contextmanager
+    def reading(self, min_seq: int = 0, needs: Needs | None = None) -> Iterator[_View]:
+        """See `Views`.
+
+        Raises:
+            NotReady: the cluster cannot be read now.
+        """
+        manifest = self._graph.manifest.graph
+        if needs is None:
+            count = min(_AROUND, manifest.num_nodes)
+            around = np.linspace(0, manifest.num_nodes - 1, num=count).astype(np.int64)
+        with self._reading:
+            try:
+                if needs is None:
+                    window = self._graph.window(around, _ONE_HOP)
+                else:
+                    kind = str if manifest.id_kind == "str" else int
+                    index = self._graph.index_of([each for each in needs.node_ids if type(each) is kind])
+                    window = self._graph.window(index[index >= 0], needs.plan, degrees=needs.degrees)
+            except GraphUnavailable as error:
+                _log.warning("%s", error)
+                raise NotReady(str(error)) from None
+        yield self._make(LiveGraph(window.snapshot, self._sampling, is_partial=True))
+
+    def standing(self) -> Standing:
+        """See `Views`."""
+        manifest = self._graph.manifest.graph
+        return Standing(manifest.seq, 0, 0, 0, time.time() - self._opened_s, manifest.num_nodes)
+
+    def close(self) -> None:
+        """See `Views`."""
+        self._graph.shards.close()
+
+
+def cluster_source(place: str) -> Source:
+    """The graph at a place such as redis+cluster://[USER:PASSWORD@]HOST:6379/NAME, of any node's host."""
+    url, name = read_place(place)
+
+    def views(sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
+        return ClusterViews(ClusterGraph.open(Shards(url), name), sampling, make)
+
+    return views

@@ -1,0 +1,38 @@
+"""Opens a graph wherever its place is: in a folder of this machine, or in a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from handler.errors import GraphUnavailable
+from handler.graph.follower import open_source
+from handler.graph.views import Source
+
+_CLUSTERS = frozenset({"redis+cluster", "rediss+cluster"})
+
+
+def is_cluster(place: str) -> bool:
+    """Whether a graph's place is one in a cluster, such as redis+cluster://HOST:6379/NAME."""
+    return urlsplit(place).scheme in _CLUSTERS
+
+
+def source_of(place: str, **options: Any) -> Source:
+    """The graph at a place: of a folder, or of a cluster.
+
+    Args:
+        options: of a `Follower`, for one in a folder.
+
+    Raises:
+        GraphUnavailable: it lies in a cluster, and the package for that is not installed.
+    """
+    if not is_cluster(place):
+        return open_source(Path(place), **options)
+    try:
+        from handler.graph.cluster.views import cluster_source
+    except ImportError:
+        raise GraphUnavailable(
+            "a graph in a cluster needs the package redis: pip install 'hopserve[redis]'"
+        ) from None
+    return cluster_source(place)
