@@ -40,7 +40,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The `handler` section of a model archive's `model-config.yaml`.
 
     Args:
-        graph: folder of the graph snapshot.
+        graph: folder of the graph snapshot, or its place in a cluster: redis+cluster://HOST:PORT/NAME.
+        hot_bytes: memory of a worker for the nodes that it reads most of a graph in a cluster.
         device: where the model runs; `auto` is the GPU that TorchServe assigns, else the CPU.
         num_threads: threads of one forward on the CPU; 0 divides the machine's cores, less one for
             TorchServe's front end, among the model's workers.
@@ -74,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     graph: str
+    hot_bytes: Annotated[int, msgspec.Meta(ge=0)] = 268_435_456
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_nodes_per_request: Positive = 2048

@@ -127,12 +127,16 @@ class ModelHandler(_Handler):
         settings = parse_settings(_section(config))
         properties = context.system_properties
         device = _device(settings, properties.get("gpu_id"))
+        if settings.cold_start and is_cluster(settings.graph):
+            raise SettingsError("cold_start needs a graph on this machine, not in a cluster")
         torch.set_num_threads(settings.num_threads or _threads_per_worker(config))
         model = ExportedModel.load(Path(properties["model_dir"]), device)
         version, counters = _version(context), self._counters
-        source = source_of(settings.graph, max_wait_s=settings.max_wait_ms / 1000)
-        store = None  # nothing is kept yet of answers from a cluster
-        if not is_cluster(settings.graph):
+        source = source_of(
+            settings.graph, hot_bytes=settings.hot_bytes, max_wait_s=settings.max_wait_ms / 1000
+        )
+        store = None
+        if not is_cluster(settings.graph):  # nothing is kept yet of answers from there
             store = open_store(settings, model.signature, context.model_name, version, counters)
         with one_goes_first():
             service = Service(source, model, settings, counters, version, store, self._afterwards)

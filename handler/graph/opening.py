@@ -18,10 +18,11 @@ def is_cluster(place: str) -> bool:
     return urlsplit(place).scheme in _CLUSTERS
 
 
-def source_of(place: str, **options: Any) -> Source:
+def source_of(place: str, *, hot_bytes: int = 0, **options: Any) -> Source:
     """The graph at a place: of a folder, or of a cluster.
 
     Args:
+        hot_bytes: memory for the nodes of one in a cluster that are read most.
         options: of a `Follower`, for one in a folder.
 
     Raises:
@@ -35,4 +36,4 @@ def source_of(place: str, **options: Any) -> Source:
         raise GraphUnavailable(
             "a graph in a cluster needs the package redis: pip install 'hopserve[redis]'"
         ) from None
-    return cluster_source(place)
+    return cluster_source(place, hot_bytes)

@@ -4,8 +4,10 @@
                                  NAME:VERSION, here G
     G:manifest                   JSON, written when everything else is there
     G:push                       JSON, how far a push has come
-    G:{p}:nodes                  hash, by node index: when and by which mutation, its features, its id
-    G:{p}:rows                   hash, by node index: the degree, and its first `head` edges in sampling order
+    G:{p}:nodes                  hash, by node index: by which mutation its features were set, when it came,
+                                 these features, and its id
+    G:{p}:rows                   hash, by node index: the degree, and the first `head` edges in sampling order;
+                                 of nodes without edges, too, so that what is lost is never taken for none
     G:{p}:row:INDEX              string, all edges of a node that has more than `head`; a prefix is a sample
     G:{p}:ids                    hash, by node id: its node index; absent where ids are indices
 
@@ -28,11 +30,10 @@ from handler.graph.manifest import Count, Manifest
 
 FORMAT_VERSION = 1
 MAX_NODES = 2**32
+MAX_ID_BYTES = 1024
 
 #: In front of a row's edges.
 ROW_HEADER = np.dtype([("seq", "<i8"), ("degree", "<u4")])
-#: In front of a node's features, behind which is its id.
-NODE_HEADER = np.dtype([("seq", "<i8"), ("created", "<f8")])
 
 
 class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +44,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         head: edges of each row that lie in its partition's hash.
         graph: of the snapshot, without its files.
         feature_dtype: of features; none without any.
+        id_bytes: that the longest id takes, where ids are strings.
     """
 
     format_version: int = FORMAT_VERSION
@@ -54,6 +56,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     attr_dim: Count
     attr_dtype: str
     feature_dtype: str | None
+    id_bytes: Count = 0
 
     @property
     def fields(self) -> EdgeFields:
@@ -74,11 +77,15 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def node_dtype(self) -> np.dtype[Any]:
-        """Of one node, but for its id."""
-        columns: list[Any] = [(name, NODE_HEADER[name]) for name in NODE_HEADER.names or ()]
+        """Of one node."""
+        columns: list[Any] = [("seq", "<i8"), ("created", "<f8")]
         if self.feature_dtype is not None:
             dtype = np.dtype(self.feature_dtype).newbyteorder("<")
             columns.append(("x", dtype, (self.graph.feature_dim,)))
+        if self.graph.id_kind == "int":
+            columns.append(("id", "<i8"))
+        elif self.graph.id_kind == "str":
+            columns += [("id_size", "<u2"), ("id", f"V{self.id_bytes}")]
         return np.dtype(columns)
 
 

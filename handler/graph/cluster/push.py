@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
 from handler.graph.cluster.layout import (
+    MAX_ID_BYTES,
     MAX_NODES,
     ROW_HEADER,
     ClusterManifest,
@@ -21,7 +22,6 @@ from handler.graph.cluster.layout import (
 )
 from handler.graph.cluster.shards import Shards
 from handler.graph.edges import EdgeFields
-from handler.graph.ids import NodeIds
 from handler.graph.ordering import Strategy
 from handler.graph.progress import SILENT, Progress
 from handler.graph.snapshot import Snapshot
@@ -110,7 +110,19 @@ def _manifest(snapshot: Snapshot, strategy: Strategy | None, partitions: int, he
         attr_dim=fields.attr_dim,
         attr_dtype=fields.attr_dtype,
         feature_dtype=None if snapshot.features is None else str(snapshot.features.dtype),
+        id_bytes=_longest_id(snapshot),
     )
+
+
+def _longest_id(snapshot: Snapshot) -> int:
+    if snapshot.ids.kind != "str":
+        return 0
+    longest = int(np.diff(snapshot.ids.arrays()["id_offsets"]).max(initial=0))
+    if longest > MAX_ID_BYTES:
+        raise GraphInputError(
+            f"{snapshot.folder}: an id takes {longest} bytes, in a cluster it may take {MAX_ID_BYTES}"
+        )
+    return max(1, longest)
 
 
 def _write(
@@ -160,7 +172,7 @@ def _add_rows(
     edges = _edges(snapshot, manifest, first, last).tobytes()
     width = manifest.edge_dtype.itemsize
     begin, end = ((start[each] - start[0]) * width for each in (slice(None, -1), slice(1, None)))
-    for place in np.flatnonzero(degree).tolist():
+    for place in range(last - first):
         index, partition = first + place, (first + place) % manifest.partitions
         row = edges[begin[place] : end[place]]
         value = headers[place * size : (place + 1) * size] + row[: manifest.head * width]
@@ -204,18 +216,17 @@ def _add_nodes(
         nodes["created"] = snapshot.node_created[first:last]
     if snapshot.features is not None:
         nodes["x"] = snapshot.features.gather(np.arange(first, last))
+    ids = snapshot.ids
+    names: list[bytes] = []
+    if ids.kind != "range":
+        named = ids.id_of(np.arange(first, last))
+        names = [id_bytes(node_id) for node_id in named]
+        nodes["id"] = named if ids.kind == "int" else np.array(names, dtype=nodes.dtype["id"])
+    if ids.kind == "str":
+        nodes["id_size"] = [len(name) for name in names]
     data, size = nodes.tobytes(), nodes.dtype.itemsize
-    names = _id_bytes(snapshot.ids, first, last)
     for place, index in enumerate(range(first, last)):
-        name = names[place] if names else b""
         partition = index % manifest.partitions
-        hashes[keys.nodes(partition)][b"%d" % index] = data[place * size : (place + 1) * size] + name
-        if names:
-            hashes[keys.ids(id_partition(name, manifest.partitions))][name] = b"%d" % index
-
-
-def _id_bytes(ids: NodeIds, first: int, last: int) -> list[bytes]:
-    """The ids of some nodes as they lie there; none where they are the indices."""
-    if ids.kind == "range":
-        return []
-    return [id_bytes(node_id) for node_id in ids.id_of(np.arange(first, last))]
+        hashes[keys.nodes(partition)][b"%d" % index] = data[place * size : (place + 1) * size]
+    for index, name in enumerate(names, first):
+        hashes[keys.ids(id_partition(name, manifest.partitions))][name] = b"%d" % index

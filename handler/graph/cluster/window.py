@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from handler.errors import GraphUnavailable
 from handler.graph.adjacency import Adjacency
+from handler.graph.cluster.hot import HotTable
 from handler.graph.cluster.layout import (
     FORMAT_VERSION,
     ROW_HEADER,
@@ -26,6 +27,8 @@ from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures
 from handler.graph.ids import IntIds, NodeId, NodeIds, StrIds
 from handler.graph.snapshot import Snapshot
+
+_NOT_WHOLE = "the cluster holds not all of the graph: push it again"
 
 
 @dataclass(frozen=True)
@@ -47,24 +50,42 @@ class Window:
 
 
 class ClusterGraph:
-    """A graph in a cluster, to be read."""
+    """One version of a graph in a cluster, to be read.
 
-    def __init__(self, shards: Shards, keys: Keys, manifest: ClusterManifest) -> None:
+    Args:
+        hot_bytes: memory for the nodes that are read most; a version does not change.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        name: str,
+        version: str,
+        manifest: ClusterManifest,
+        hot_bytes: int = 0,
+    ) -> None:
         self.shards = shards
         self.manifest = manifest
-        self._keys = keys
+        self._name, self.version = name, version
+        self._keys = Keys(name, version)
+        # A tree of two hops of ten has eleven rows and a hundred and eleven nodes.
+        self._hot_row_bytes = hot_bytes // 4
+        self._hot_nodes = HotTable(manifest.node_dtype, hot_bytes - self._hot_row_bytes)
+        self._hot_rows = HotTable(_row_dtype(manifest, 1), 0)  # as wide as samples are, when one comes
 
     @classmethod
-    def open(cls, shards: Shards, name: str) -> Self:
+    def open(cls, shards: Shards, name: str, hot_bytes: int = 0) -> Self:
         """Find the graph that counts under a name.
+
+        Args:
+            hot_bytes: see above.
 
         Raises:
             GraphUnavailable: there is none, or of another format, or the cluster cannot be asked.
         """
-        version = shards.get(Keys.current(name))
-        keys = None if version is None else Keys(name, version.decode())
-        data = None if keys is None else shards.get(keys.manifest)
-        if keys is None or data is None:
+        version = (shards.get(Keys.current(name)) or b"").decode()
+        data = shards.get(Keys(name, version).manifest) if version else None
+        if data is None:
             raise GraphUnavailable(f"the cluster holds no graph {name!r}: push one")
         try:
             manifest = msgspec.json.decode(data, type=ClusterManifest)
@@ -74,12 +95,19 @@ class ClusterGraph:
             raise GraphUnavailable(
                 f"{name}: format_version is {manifest.format_version}, this Hopserve reads {FORMAT_VERSION}"
             )
-        return cls(shards, keys, manifest)
+        return cls(shards, name, version, manifest, hot_bytes)
+
+    def is_current(self) -> bool:
+        """Whether it still is the version that counts."""
+        return self.shards.get(Keys.current(self._name)) == self.version.encode()
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
         """int64 [len(node_ids)]: node indices, -1 for an id that the graph does not have.
 
-        One wait, and none where ids are indices.
+        One wait, one more if there are such ids, and none where ids are indices.
+
+        Raises:
+            GraphUnavailable: they cannot be had.
         """
         if self.manifest.graph.id_kind == "range":
             index = np.array(node_ids, dtype=np.int64)
@@ -88,6 +116,8 @@ class ClusterGraph:
         names = [id_bytes(node_id) for node_id in node_ids]
         partition = np.array([id_partition(name, self.manifest.partitions) for name in names], dtype=np.int64)
         found = self._fetch(self._keys.ids, partition, names)
+        if None in found and not self.is_current():  # whose keys may be gone
+            raise GraphUnavailable(_NOT_WHOLE)
         return np.array([-1 if value is None else int(value) for value in found], dtype=np.int64)
 
     def window(self, seeds: NDArray[np.int64], plan: FanoutPlan, *, degrees: bool = False) -> Window:
@@ -120,44 +150,73 @@ class ClusterGraph:
         new = rows.missing(index)
         rows.add(new, self._read_rows(new, most))
 
-    def _read_rows(self, index: NDArray[np.int64], most: int) -> list[bytes]:
-        """The packed edges of nodes, up to so many of each."""
+    def _read_rows(self, index: NDArray[np.int64], most: int) -> NDArray[Any]:
+        """The first edges of nodes, up to so many of each, as `_row_dtype` has them."""
+        rows = np.empty(len(index), dtype=_row_dtype(self.manifest, most))
+        if rows.dtype != self._hot_rows.dtype:  # the samples of a model are all as wide
+            self._hot_rows = HotTable(rows.dtype, self._hot_row_bytes)
+        missing = self._hot_rows.find(index, rows)
+        if len(missing):
+            asked = index[missing]
+            read = self._unpacked(self._packed_rows(asked, most), rows.dtype)
+            rows[missing] = read
+            self._hot_rows.keep(asked, read)
+        return rows
+
+    def _packed_rows(self, index: NDArray[np.int64], most: int) -> list[bytes]:
         found = self._fetch(self._keys.rows, index % self.manifest.partitions, _fields(index))
         width, size = self.manifest.edge_dtype.itemsize, ROW_HEADER.itemsize
-        rows = [b"" if value is None else value[size:] for value in found]
-        if most <= self.manifest.head:
-            return [row[: most * width] for row in rows]
-        headers = b"".join(bytes(size) if value is None else value[:size] for value in found)
-        degree = np.frombuffer(headers, dtype=ROW_HEADER)["degree"]
-        longer = np.flatnonzero(degree > self.manifest.head).tolist()
-        commands: list[Command] = []
-        for place in longer:
-            node = int(index[place])
-            commands.append(
-                ("GETRANGE", self._keys.row(node % self.manifest.partitions, node), 0, most * width - 1)
-            )
-        for place, row in zip(longer, self.shards.ask(commands), strict=True):
-            rows[place] = row
-            if len(row) != min(most, int(degree[place])) * width:
-                raise GraphUnavailable(f"the row of node {index[place]} is not all there")
+        if any(value is None or len(value) < size for value in found):
+            raise GraphUnavailable(_NOT_WHOLE)
+        values = [value for value in found if value is not None]
+        rows = [value[size : size + most * width] for value in values]
+        degree = np.frombuffer(b"".join(value[:size] for value in values), dtype=ROW_HEADER)["degree"]
+        if most > self.manifest.head:
+            longer = np.flatnonzero(degree > self.manifest.head).tolist()
+            commands: list[Command] = []
+            for place in longer:
+                node = int(index[place])
+                key = self._keys.row(node % self.manifest.partitions, node)
+                commands.append(("GETRANGE", key, 0, most * width - 1))
+            for place, row in zip(longer, self.shards.ask(commands), strict=True):
+                rows[place] = row
+        if [len(row) for row in rows] != (np.minimum(degree, most).astype(np.int64) * width).tolist():
+            raise GraphUnavailable(_NOT_WHOLE)
         return rows
+
+    def _unpacked(self, packed: list[bytes], dtype: np.dtype[Any]) -> NDArray[Any]:
+        width = self.manifest.edge_dtype.itemsize
+        rows = np.zeros(len(packed), dtype=dtype)
+        rows["count"] = [len(row) // width for row in packed]
+        edges = np.frombuffer(b"".join(packed), dtype=self.manifest.edge_dtype)
+        rows["edges"][_is_edge(rows)] = edges
+        return rows
+
+    def _read_nodes(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        dtype = self.manifest.node_dtype
+        nodes = np.empty(len(index), dtype=dtype)
+        missing = self._hot_nodes.find(index, nodes)
+        if len(missing):
+            asked = index[missing]
+            found = self._fetch(self._keys.nodes, asked % self.manifest.partitions, _fields(asked))
+            if any(value is None or len(value) != dtype.itemsize for value in found):
+                raise GraphUnavailable(_NOT_WHOLE)
+            read = np.frombuffer(b"".join(value for value in found if value is not None), dtype=dtype)
+            nodes[missing] = read
+            self._hot_nodes.keep(asked, read)
+        return nodes
 
     def _assembled(self, index: NDArray[np.int64], rows: _Rows) -> Window:
         manifest = self.manifest
-        found = self._fetch(self._keys.nodes, index % manifest.partitions, _fields(index))
-        size = manifest.node_dtype.itemsize
-        if any(value is None or len(value) < size for value in found):
-            raise GraphUnavailable("the cluster holds not all nodes of the graph: push it again")
-        nodes = np.frombuffer(
-            b"".join(value[:size] for value in found if value is not None), manifest.node_dtype
-        )
+        nodes = self._read_nodes(index)
         ids: NodeIds
-        if manifest.graph.id_kind == "range":
-            ids = IntIds.build(index)
-        elif manifest.graph.id_kind == "int":
-            ids = IntIds.build(np.array([int(value[size:]) for value in found if value], dtype=np.int64))
+        if manifest.graph.id_kind == "str":
+            data = np.ascontiguousarray(nodes["id"]).view(np.uint8).reshape(len(index), manifest.id_bytes)
+            size = nodes["id_size"].astype(np.int64)
+            offsets = np.concatenate([[0], np.cumsum(size)])
+            ids = StrIds.of_utf8(data[np.arange(data.shape[1]) < size[:, None]], offsets)
         else:
-            ids = StrIds.build([value[size:].decode() for value in found if value])
+            ids = IntIds.build(np.array(nodes["id"]) if manifest.graph.id_kind == "int" else index)
         indptr, edges = rows.of(index)
         x = None if manifest.feature_dtype is None else np.array(nodes["x"], dtype=manifest.feature_dtype)
         snapshot = Snapshot(
@@ -213,14 +272,12 @@ class _Rows:
         """Those of which there is no row."""
         return np.setdiff1d(index, self._index, assume_unique=True)
 
-    def add(self, index: NDArray[np.int64], rows: Sequence[bytes]) -> None:
-        """Note the rows of nodes that are missing."""
-        edges = np.frombuffer(b"".join(rows), dtype=self._edges.dtype)
-        count = np.array([len(row) for row in rows], dtype=np.int64) // self._edges.dtype.itemsize
+    def add(self, index: NDArray[np.int64], rows: NDArray[Any]) -> None:
+        """Note the rows of nodes that are missing, as `_row_dtype` has them."""
         self._index = np.concatenate([self._index, index])
-        self._start = np.concatenate([self._start, self._start[-1] + np.cumsum(count)])
+        self._start = np.concatenate([self._start, self._start[-1] + np.cumsum(rows["count"])])
         self._needed = np.concatenate([self._needed, np.zeros(len(index), dtype=np.int64)])
-        self._edges = np.concatenate([self._edges, edges])
+        self._edges = np.concatenate([self._edges, rows["edges"][_is_edge(rows)]])
 
     def expand(self, index: NDArray[np.int64], fanout: int) -> NDArray[np.int64]:
         """The sources of the first edges of nodes that have rows."""
@@ -242,6 +299,17 @@ class _Rows:
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(self._index)
         return order[np.searchsorted(self._index, index, sorter=order)]
+
+
+def _row_dtype(manifest: ClusterManifest, most: int) -> np.dtype[Any]:
+    """Of the first edges of a node, up to so many."""
+    return np.dtype([("count", "<i8"), ("edges", manifest.edge_dtype, (most,))])
+
+
+def _is_edge(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Bool [num_rows, most]: the places that hold edges."""
+    is_edge: NDArray[np.bool_] = np.arange(rows["edges"].shape[1]) < rows["count"][:, None]
+    return is_edge
 
 
 def _ranges(start: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from handler.errors import GraphInputError, GraphUnavailable
 from handler.graph.arrays import GraphArrays
+from handler.graph.cluster.hot import HotTable
 from handler.graph.cluster.layout import Keys
 from handler.graph.cluster.push import graph_version, push
 from handler.graph.cluster.shards import Shards
@@ -50,7 +51,7 @@ def _told(graph: Snapshot, plan: FanoutPlan, seeds: np.ndarray[Any, Any]) -> lis
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     graphs_with_edge_data(), st.sampled_from(STRATEGIES), layer_fanouts, st.integers(1, 6), st.integers(1, 5),
-    st.data(),
+    st.sampled_from([0, 2000, 100_000]), st.data(),
 )  # fmt: skip
 def test_the_trees_of_a_window_are_those_of_the_snapshot(
     shards: Shards,
@@ -59,17 +60,19 @@ def test_the_trees_of_a_window_are_those_of_the_snapshot(
     fanouts: tuple[int, ...],
     head: int,
     partitions: int,
+    hot_bytes: int,
     data: st.DataObject,
 ) -> None:
     snapshot = graph.to_snapshot(BuildPlan(Ordering(strategy), rules=EdgeRules(duplicates="keep")))
     push(snapshot, shards, "property", head=head, partitions=partitions)
-    pushed = ClusterGraph.open(shards, "property")
-    asked = data.draw(st.lists(st.sampled_from(graph.ids), min_size=1, max_size=4))
-    seeds = pushed.index_of(asked)
-    assert seeds.tolist() == snapshot.ids.index_of(asked).tolist()
+    pushed = ClusterGraph.open(shards, "property", hot_bytes)
     plan = FanoutPlan.of(fanouts)
-    window = pushed.window(seeds, plan)
-    assert _told(window.snapshot, plan, window.places(seeds)) == _told(snapshot, plan, seeds)
+    for _ in range(3):
+        asked = data.draw(st.lists(st.sampled_from(graph.ids), min_size=1, max_size=4))
+        seeds = pushed.index_of(asked)
+        assert seeds.tolist() == snapshot.ids.index_of(asked).tolist()
+        window = pushed.window(seeds, plan)
+        assert _told(window.snapshot, plan, window.places(seeds)) == _told(snapshot, plan, seeds)
 
 
 def _grid(num_nodes: int = 3000, degree: int = 40, *, ids: Any = None) -> GraphArrays:
@@ -162,6 +165,47 @@ def test_what_is_not_there_is_said(make_snapshot: Callable[..., Snapshot], shard
         push(snapshot, shards, "orders", strategy="recent")
     manifest = push(snapshot, shards, "holes")
     keys = Keys("holes", graph_version(manifest))
-    shards.ask([("HDEL", keys.nodes(7), b"7")])
-    with pytest.raises(GraphUnavailable, match="push it again"):
-        ClusterGraph.open(shards, "holes").window(np.array([7]), FanoutPlan.of((2,)))
+    for key in (keys.nodes(7), keys.rows(8)):
+        shards.ask([("HDEL", key, b"%d" % int(key.split("{")[1].split("}")[0]))])
+    for node in (7, 8):
+        with pytest.raises(GraphUnavailable, match="push it again"):
+            ClusterGraph.open(shards, "holes").window(np.array([node]), FanoutPlan.of((2,)))
+
+
+def test_what_is_read_often_is_not_asked_for_again(
+    make_snapshot: Callable[..., Snapshot], shards: Shards
+) -> None:
+    snapshot = make_snapshot(_grid())
+    push(snapshot, shards, "hot")
+    pushed = ClusterGraph.open(shards, "hot", hot_bytes=10_000_000)
+    seeds, plan = np.arange(32), FanoutPlan.of((10, 10))
+    pushed.window(seeds, plan)
+    before = shards.waits
+    window = pushed.window(seeds, plan)
+    assert shards.waits == before
+    assert _told(window.snapshot, plan, window.places(seeds)) == _told(snapshot, plan, seeds)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), unique=True, max_size=30), max_size=12), st.integers(0, 1500))
+def test_a_table_gives_what_was_put(asked: list[list[int]], max_bytes: int) -> None:
+    dtype = np.dtype([("value", "<i8")])
+    table = HotTable(dtype, max_bytes)
+    for wanted in asked:
+        index, found = np.array(wanted, dtype=np.int64), np.empty(len(wanted), dtype=dtype)
+        missing = table.find(index, found)
+        found["value"][missing] = index[missing] * 3
+        assert found["value"].tolist() == [3 * each for each in wanted]
+        table.keep(index[missing], found[missing])
+
+
+def test_what_is_asked_for_often_stays() -> None:
+    dtype = np.dtype([("value", "<i8")])
+    table = HotTable(dtype, 200 * 17)
+    often, generator = np.arange(20), np.random.default_rng(0)
+    missed = 0
+    for number in range(300):
+        for index in (often, 1000 + 100 * number + generator.permutation(40)):
+            missing = table.find(index, np.empty(len(index), dtype=dtype))
+            missed += len(missing) if index is often and number > 10 else 0
+            table.keep(index[missing], np.zeros(len(missing), dtype=dtype))
+    assert missed < 0.05 * 20 * 290

@@ -30,7 +30,7 @@ from handler.model.exported import Model
 from handler.service import Service
 from handler.settings import Settings
 from tests.clusters import Cluster, running_cluster
-from tests.graphs import EdgeData, graphs_with_edge_data
+from tests.graphs import EdgeData, SmallGraph, graphs_with_edge_data
 from tests.models import random_model
 from tests.served import RING, TOLERANCE, exported, loaded
 
@@ -63,11 +63,16 @@ def _service(source: Source, model: Model) -> Service:
 
 
 @contextmanager
-def _both(snapshot: Snapshot, cluster: Cluster, model: Model, name: str) -> Iterator[tuple[Service, Service]]:
+def _both(
+    snapshot: Snapshot, cluster: Cluster, model: Model, name: str, hot_bytes: int = 0
+) -> Iterator[tuple[Service, Service]]:
     """From the cluster, and from the snapshot."""
     place = f"redis+cluster{cluster.url.removeprefix('redis')}/{name}"
     assert is_cluster(place)
-    ours, theirs = _service(source_of(place), model), _service(static_source(snapshot), model)
+    ours, theirs = (
+        _service(source_of(place, hot_bytes=hot_bytes), model),
+        _service(static_source(snapshot), model),
+    )
     yield ours, theirs
     ours.close()
 
@@ -120,7 +125,8 @@ def test_answers_are_those_from_the_snapshot(
         st.just({"node_id": unknown}),
         st.just({"node_ids": [1.5, None, "a", 3]}),
     )
-    with _both(snapshot, cluster, models[kind], "served") as (ours, theirs):
+    hot_bytes = data.draw(st.sampled_from([0, 100_000]))
+    with _both(snapshot, cluster, models[kind], "served", hot_bytes) as (ours, theirs):
         for _ in range(2):
             asked = data.draw(st.lists(request, min_size=1, max_size=4))
             assert _same(_ask(ours, *asked), _ask(theirs, *asked))
@@ -188,3 +194,18 @@ def test_a_cluster_that_is_gone_is_no_answer_and_none_that_is_wrong(
                 node.kill()
             ((status, answer),) = _ask(ours, {"node_id": 1})
             assert (status, answer["error"]["code"]) == (503, "not_ready")
+
+
+def test_a_newer_version_is_taken_up(
+    cluster: Cluster, shards: Shards, models: dict[str, Model], make_snapshot: Callable[..., Snapshot]
+) -> None:
+    first = RING.to_snapshot(BuildPlan())
+    second = SmallGraph(RING.ids, [(0, 1), *RING.edges[1:4]]).to_snapshot(BuildPlan())
+    push(first, shards, "moving")
+    asked = {"node_ids": [0, 1, 2, 3, 4, 5]}
+    with _both(first, cluster, models["plain"], "moving") as (ours, theirs):
+        assert _same(_ask(ours, asked), _ask(theirs, asked))
+        push(second, shards, "moving")
+        later = _service(static_source(second), models["plain"])
+        # Whatever of the older version is gone, nothing is answered from its rest.
+        assert _same(_ask(ours, asked), _ask(later, asked))
