@@ -81,6 +81,13 @@ class Cluster:
         for node in self.nodes:
             _wait(deadline, lambda n=node: self._is_whole(n))
 
+    def wait_for_replicas(self) -> None:
+        """Until they have all that their masters have."""
+        deadline = time.monotonic() + _READY_S
+        for number, node in enumerate(self._replicas):
+            master = self.masters[number % len(self.masters)]
+            _wait(deadline, lambda n=node, m=master: n.client.dbsize() == m.client.dbsize())
+
     def _is_whole(self, node: Node) -> bool:
         found = node.client.cluster("info")
         return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) == len(self.nodes)

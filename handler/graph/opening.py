@@ -34,6 +34,6 @@ def source_of(place: str, *, hot_bytes: int = 0, **options: Any) -> Source:
         from handler.graph.cluster.views import cluster_source
     except ImportError:
         raise GraphUnavailable(
-            "a graph in a cluster needs the package redis: pip install 'hopserve[redis]'"
+            "a graph in a cluster needs the packages redis and pybreaker: pip install 'hopserve[redis]'"
         ) from None
     return cluster_source(place, hot_bytes)

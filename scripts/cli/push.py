@@ -61,7 +61,7 @@ def push_command(folder: Path, place: str, strategy: Strategy | None, head: int,
     if is_home(folder) and (later := _later(folder, snapshot)):
         click.echo(f"{folder}: {later} mutations of its log stay behind: `hopserve graph compact` first")
     url, name = read_place(place)
-    with closing(Shards(url)) as shards:
+    with closing(Shards(url, timeout_s=30)) as shards:
         manifest = push(
             snapshot, shards, name, strategy=strategy, head=head, partitions=partitions, progress=Bars()
         )

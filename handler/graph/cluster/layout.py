@@ -6,8 +6,8 @@
     G:push                       JSON, how far a push has come
     G:{p}:nodes                  hash, by node index: by which mutation its features were set, when it came,
                                  these features, and its id
-    G:{p}:rows                   hash, by node index: the degree, and the first `head` edges in sampling order;
-                                 of nodes without edges, too, so that what is lost is never taken for none
+    G:{p}:rows                   hash, by node index: degree, and the first `head` edges in sampling order; of
+                                 nodes without edges, too, so that what is lost is never taken for none
     G:{p}:row:INDEX              string, all edges of a node that has more than `head`; a prefix is a sample
     G:{p}:ids                    hash, by node id: its node index; absent where ids are indices
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pybreaker
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
@@ -15,14 +16,15 @@ from redis.retry import Retry
 from handler.errors import GraphUnavailable, in_one_line
 
 Command = tuple[Any, ...]
-_NUM_RETRIES = 5
+_NUM_RETRIES = 3
+_MAX_FAILURES, _OPEN_S = 3, 1.0
 
 
 class Shards:
     """Connections to all masters of a cluster; not safe to use from several threads at once.
 
     What moves between masters meanwhile, or has failed over to a replica, is asked for again where it is
-    now, a few times.
+    now, a few times. After some failures in a row nobody is asked for a moment, so that answers do not wait.
 
     Args:
         url: of one node, such as redis://HOST:6379; the others are found by it.
@@ -32,9 +34,12 @@ class Shards:
         GraphUnavailable: there is no cluster.
     """
 
-    def __init__(self, url: str, timeout_s: float = 5.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 1.0) -> None:
         #: How often answers were waited for.
         self.waits = 0
+        self._breaker = pybreaker.CircuitBreaker(
+            fail_max=_MAX_FAILURES, reset_timeout=_OPEN_S, throw_new_error_on_trip=False
+        )
         with _translated():
             self._client: Any = RedisCluster.from_url(
                 url,
@@ -53,7 +58,12 @@ class Shards:
         if not commands:
             return []
         self.waits += 1
-        with _translated(), self._client.pipeline() as pipeline:
+        with _translated():
+            answers: list[Any] = self._breaker.call(self._ask, commands)
+            return answers
+
+    def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline() as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
             answers: list[Any] = pipeline.execute()
@@ -93,5 +103,7 @@ class Shards:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except pybreaker.CircuitBreakerError:
+        raise GraphUnavailable("the cluster of the graph failed, and is not asked for a moment") from None
     except (redis.RedisError, RedisClusterException, OSError, ValueError) as error:
         raise GraphUnavailable(f"the cluster of the graph: {in_one_line(error)}") from None

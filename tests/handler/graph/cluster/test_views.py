@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -209,3 +210,32 @@ def test_a_newer_version_is_taken_up(
         later = _service(static_source(second), models["plain"])
         # Whatever of the older version is gone, nothing is answered from its rest.
         assert _same(_ask(ours, asked), _ask(later, asked))
+
+
+def test_a_master_that_is_killed_is_followed_by_its_replica(
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Model]
+) -> None:
+    snapshot = RING.to_snapshot(BuildPlan())
+    with running_cluster(tmp_path_factory.mktemp("failover"), replicas=1) as cluster:
+        shards = Shards(cluster.url)
+        push(snapshot, shards, "failing")
+        shards.close()
+        cluster.wait_for_replicas()
+        with _both(snapshot, cluster, models["plain"], "failing") as (ours, theirs):
+            asked = {"node_ids": list(range(6))}
+            right = _ask(theirs, asked)
+            cluster.masters[1].kill()
+            failed, answered, deadline = 0, 0, time.monotonic() + 60
+            while answered < 20 and time.monotonic() < deadline:
+                ((status, answer),) = found = _ask(ours, asked)
+                rows = answer["predictions"]
+                errors = {row["error"]["code"] for row in rows if "error" in row}
+                assert status == 200
+                if errors:
+                    assert errors == {"not_ready"}
+                    failed += 1
+                else:
+                    assert _same(found, right)
+                    answered += 1
+            assert answered == 20
+            assert failed
