@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -76,7 +76,8 @@ class ClusterViews(Generic[_View]):
         now = time.monotonic()
         if now - self._looked_s > _LOOK_S:
             self._looked_s = now
-            self._move_on()
+            with suppress(GraphUnavailable):  # what is at hand can be answered all the same
+                self._move_on()
         try:
             return self._read(needs)
         except GraphUnavailable:
