@@ -86,6 +86,17 @@ class LiveFeatures:
         numbers[later] = self._row_number[row[later] - 1]
         return numbers
 
+    def change_numbers_of(self, node: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [len(node)]: the same of some nodes."""
+        base = self._base_changes.base_number
+        numbers = np.zeros(len(node), dtype=np.int64)
+        known = np.flatnonzero(node < len(base))
+        numbers[known] = base[node[known]]
+        row = self._row_of[node]
+        later = np.flatnonzero(row)
+        numbers[later] = self._row_number[row[later] - 1]
+        return numbers
+
     def add_nodes(self, count: int) -> None:
         """There are more nodes, of which all features are zero."""
         first = self._num_nodes

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,15 +56,44 @@ def test_a_graph_is_pushed(home: GraphHome, cluster: Cluster, monkeypatch: pytes
     shards.close()
 
 
-def test_what_the_snapshot_has_not_is_said(home: GraphHome, cluster: Cluster) -> None:
+def _add_node(home: GraphHome, number: int) -> None:
+    """The mutation of this number."""
     node = Mutations(
-        created=1.0, first_node=2, node_ids=[10], featured=NONE, features=np.empty((0, 0), dtype=np.float32),
+        created=1.0, first_node=1 + number, node_ids=[10 + number], featured=NONE,
+        features=np.empty((0, 0), dtype=np.float32),
         removed=EdgeBlock(NONE, NONE, None, np.empty(0)), added=EdgeBlock(NONE, NONE),
     )  # fmt: skip
     log = LmdbLog.open(home.log_folder, home.graph_id)
-    log.append([Record(1, 1, encode_mutations(node))], [], 0)
+    log.append([Record(number, number, encode_mutations(node))], [], number - 1)
     log.close()
+
+
+def test_what_the_snapshot_has_not_is_said(home: GraphHome, cluster: Cluster) -> None:
+    _add_node(home, 1)
     assert "1 mutations of its log stay behind" in _push(home, f"redis+cluster{cluster.url[5:]}/late").stdout
+
+
+def test_it_follows_the_log_until_an_interrupt_and_goes_on_from_there(
+    home: GraphHome, cluster: Cluster
+) -> None:
+    command = [str(Path(sys.executable).with_name("hopserve")), "graph", "push", str(home.folder)]
+    command += [f"redis+cluster{cluster.url[5:]}/followed", "--follow"]
+    shards = Shards(cluster.url)
+    for number in (1, 2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            begun = next(line for line in lines if "follows the log" in line)
+            assert f"from mutation {number - 1} on" in begun
+            _add_node(home, number)
+            deadline = time.monotonic() + 30
+            while (opened := ClusterGraph.open(shards, "followed")).reached.seq < number:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert opened.index_of([10 + number]).tolist() == [1 + number]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+    shards.close()
 
 
 def test_wrong_places_are_refused(home: GraphHome) -> None:

@@ -51,6 +51,17 @@ class HotTable:
         kept = kept[self._keys[place[kept]] == index[kept]]
         self._records[place[kept]] = _as_bytes(records)[kept]
 
+    def forget(self, index: NDArray[np.int64]) -> None:
+        """Keep these no longer."""
+        if len(self._keys):
+            place = np.empty(len(index), dtype=np.int64)
+            find_places(self._keys, self._used, index, place)
+            self._keys[place[place >= 0]] = -1
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._keys[:] = -1
+
 
 def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:
     """The same memory, which NumPy copies faster without knowing the fields."""

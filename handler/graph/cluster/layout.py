@@ -4,12 +4,14 @@
                                  NAME:VERSION, here G
     G:manifest                   JSON, written when everything else is there
     G:push                       JSON, how far a push has come
+    G:seq                        JSON, which mutations count, if any came since
+    G:changes                    stream, which nodes' rows or features each of them changed
     G:{p}:nodes                  hash, by node index: by which mutation its features were set, when it came,
                                  these features, and its id
     G:{p}:rows                   hash, by node index: degree, and the first `head` edges in sampling order; of
                                  nodes without edges, too, so that what is lost is never taken for none
     G:{p}:row:INDEX              string, all edges of a node that has more than `head`; a prefix is a sample
-    G:{p}:ids                    hash, by node id: its node index; absent where ids are indices
+    G:{p}:ids                    hash, by node id: its node index; only for ids that are no indices
 
 A partition is all that has one hash tag, so it lies in one slot of the cluster, and one command asks for many
 of its nodes. A node is in partition `index % partitions`, an id in `hash % partitions`.
@@ -43,6 +45,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         partitions: number of them; more than there will ever be masters.
         head: edges of each row that lie in its partition's hash.
         graph: of the snapshot, without its files.
+        graph_id: of the graph whose log may be followed; empty for a bare snapshot.
         feature_dtype: of features; none without any.
         id_bytes: that the longest id takes, where ids are strings.
     """
@@ -51,6 +54,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     partitions: Annotated[int, msgspec.Meta(ge=1, le=16384)]
     head: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     graph: Manifest
+    graph_id: str = ""
     weight: bool
     time: bool
     attr_dim: Count
@@ -82,11 +86,23 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         if self.feature_dtype is not None:
             dtype = np.dtype(self.feature_dtype).newbyteorder("<")
             columns.append(("x", dtype, (self.graph.feature_dim,)))
-        if self.graph.id_kind == "int":
+        if self.graph.id_kind != "str":
             columns.append(("id", "<i8"))
-        elif self.graph.id_kind == "str":
+        else:
             columns += [("id_size", "<u2"), ("id", f"V{self.id_bytes}")]
         return np.dtype(columns)
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a graph in a cluster is.
+
+    Args:
+        seq: the latest mutation that counts.
+        num_nodes: nodes of the graph then.
+    """
+
+    seq: Count
+    num_nodes: Count
 
 
 def read_place(place: str) -> tuple[str, str]:
@@ -123,6 +139,14 @@ class Keys:
     @property
     def push(self) -> str:
         return f"{self._graph}:push"
+
+    @property
+    def seq(self) -> str:
+        return f"{self._graph}:seq"
+
+    @property
+    def changes(self) -> str:
+        return f"{self._graph}:changes"
 
     def nodes(self, partition: int) -> str:
         return f"{self._graph}:{{{partition}}}:nodes"

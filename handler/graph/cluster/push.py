@@ -11,15 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from handler.errors import GraphInputError
-from handler.graph.cluster.layout import (
-    MAX_ID_BYTES,
-    MAX_NODES,
-    ROW_HEADER,
-    ClusterManifest,
-    Keys,
-    id_bytes,
-    id_partition,
-)
+from handler.graph.cluster.layout import MAX_ID_BYTES, MAX_NODES, ClusterManifest, Keys
+from handler.graph.cluster.packing import Hashes, pack_nodes, pack_rows
 from handler.graph.cluster.shards import Shards
 from handler.graph.edges import EdgeFields
 from handler.graph.ordering import Strategy
@@ -28,6 +21,7 @@ from handler.graph.snapshot import Snapshot
 
 _NODES_AT_ONCE = 1 << 13
 _EDGES_AT_ONCE = 1 << 18
+_LEAST_ID_BYTES = 32  # so that new nodes may have somewhat longer ids
 
 
 class _Progress(msgspec.Struct):
@@ -46,6 +40,7 @@ def push(
     shards: Shards,
     name: str,
     *,
+    graph_id: str = "",
     strategy: Strategy | None = None,
     partitions: int = 256,
     head: int = 32,
@@ -57,6 +52,7 @@ def push(
 
     Args:
         name: of the graph in the cluster.
+        graph_id: of the home that the snapshot is of.
         strategy: in whose order neighbours lie there; that of the snapshot's rows without it.
         partitions: see `ClusterManifest`.
         head: edges of each row that are read in one; at least a model's widest fan-out.
@@ -65,7 +61,7 @@ def push(
         GraphInputError: the snapshot has no such order, or more nodes than a cluster takes.
         GraphUnavailable: the cluster cannot be written; what is there stays, for the next push.
     """
-    manifest = _manifest(snapshot, strategy, partitions, head)
+    manifest = manifest_of(snapshot, graph_id, strategy, partitions, head)
     keys = Keys(name, graph_version(manifest))
     before = shards.get(keys.manifest)
     if before is not None and msgspec.json.decode(before, type=ClusterManifest) != manifest:
@@ -87,7 +83,10 @@ def graph_version(manifest: ClusterManifest) -> str:
     return f"{manifest.graph.snapshot_id}-{manifest.graph.ordering.strategy}"
 
 
-def _manifest(snapshot: Snapshot, strategy: Strategy | None, partitions: int, head: int) -> ClusterManifest:
+def manifest_of(
+    snapshot: Snapshot, graph_id: str, strategy: Strategy | None, partitions: int, head: int
+) -> ClusterManifest:
+    """What a push writes; arguments and errors as of `push`."""
     found = snapshot.manifest.orderings()
     ordering = snapshot.manifest.ordering if strategy is None else found.get(strategy)
     if ordering is None:
@@ -105,6 +104,7 @@ def _manifest(snapshot: Snapshot, strategy: Strategy | None, partitions: int, he
         partitions=partitions,
         head=head,
         graph=msgspec.structs.replace(snapshot.manifest, ordering=ordering, extra_orderings=(), arrays={}),
+        graph_id=graph_id,
         weight=fields.weight,
         time=fields.time,
         attr_dim=fields.attr_dim,
@@ -122,7 +122,7 @@ def _longest_id(snapshot: Snapshot) -> int:
         raise GraphInputError(
             f"{snapshot.folder}: an id takes {longest} bytes, in a cluster it may take {MAX_ID_BYTES}"
         )
-    return max(1, longest)
+    return min(MAX_ID_BYTES, max(_LEAST_ID_BYTES, longest))
 
 
 def _write(
@@ -139,9 +139,13 @@ def _write(
     with progress.bar("pushing nodes", snapshot.num_nodes, "nodes") as advance:
         advance(done)
         for first, last in _ranges(snapshot, done):
-            hashes: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
-            strings = list(_add_rows(snapshot, manifest, keys, first, last, hashes))
-            _add_nodes(snapshot, manifest, keys, first, last, hashes)
+            hashes: Hashes = defaultdict(dict)
+            index = np.arange(first, last)
+            ptr = snapshot.adjacency.indptr[first : last + 1].astype(np.int64)
+            edges = _edges(snapshot, manifest, first, last)
+            strings = list(pack_rows(manifest, keys, index, ptr - ptr[0], edges, snapshot.seq, hashes))
+            nodes = _nodes(snapshot, manifest, first, last)
+            pack_nodes(manifest, keys, index, nodes, snapshot.ids.id_of(index), hashes)
             shards.put(hashes, strings)
             # Only now: what is written twice is the same.
             shards.ask([("SET", keys.push, msgspec.json.encode(_Progress(manifest, last)))])
@@ -153,32 +157,6 @@ def _ranges(snapshot: Snapshot, done: int) -> Iterator[tuple[int, int]]:
     for first, last in snapshot.adjacency.ranges(_EDGES_AT_ONCE):
         for start in range(max(first, done), last, _NODES_AT_ONCE):
             yield start, min(start + _NODES_AT_ONCE, last)
-
-
-def _add_rows(
-    snapshot: Snapshot,
-    manifest: ClusterManifest,
-    keys: Keys,
-    first: int,
-    last: int,
-    hashes: defaultdict[str, dict[bytes, bytes]],
-) -> Iterator[tuple[str, bytes]]:
-    """Add the heads of rows to `hashes`; gives whole rows that are longer."""
-    start = snapshot.adjacency.indptr[first : last + 1].astype(np.int64)
-    degree = np.diff(start)
-    header = np.zeros(last - first, dtype=ROW_HEADER)
-    header["degree"] = degree
-    headers, size = header.tobytes(), ROW_HEADER.itemsize
-    edges = _edges(snapshot, manifest, first, last).tobytes()
-    width = manifest.edge_dtype.itemsize
-    begin, end = ((start[each] - start[0]) * width for each in (slice(None, -1), slice(1, None)))
-    for place in range(last - first):
-        index, partition = first + place, (first + place) % manifest.partitions
-        row = edges[begin[place] : end[place]]
-        value = headers[place * size : (place + 1) * size] + row[: manifest.head * width]
-        hashes[keys.rows(partition)][b"%d" % index] = value
-        if degree[place] > manifest.head:
-            yield keys.row(partition, index), row
 
 
 def _edges(snapshot: Snapshot, manifest: ClusterManifest, first: int, last: int) -> NDArray[Any]:
@@ -201,14 +179,7 @@ def _edges(snapshot: Snapshot, manifest: ClusterManifest, first: int, last: int)
     return edges
 
 
-def _add_nodes(
-    snapshot: Snapshot,
-    manifest: ClusterManifest,
-    keys: Keys,
-    first: int,
-    last: int,
-    hashes: defaultdict[str, dict[bytes, bytes]],
-) -> None:
+def _nodes(snapshot: Snapshot, manifest: ClusterManifest, first: int, last: int) -> NDArray[Any]:
     nodes = np.zeros(last - first, dtype=manifest.node_dtype)
     if snapshot.feature_seq is not None:
         nodes["seq"] = snapshot.feature_seq[first:last]
@@ -216,17 +187,4 @@ def _add_nodes(
         nodes["created"] = snapshot.node_created[first:last]
     if snapshot.features is not None:
         nodes["x"] = snapshot.features.gather(np.arange(first, last))
-    ids = snapshot.ids
-    names: list[bytes] = []
-    if ids.kind != "range":
-        named = ids.id_of(np.arange(first, last))
-        names = [id_bytes(node_id) for node_id in named]
-        nodes["id"] = named if ids.kind == "int" else np.array(names, dtype=nodes.dtype["id"])
-    if ids.kind == "str":
-        nodes["id_size"] = [len(name) for name in names]
-    data, size = nodes.tobytes(), nodes.dtype.itemsize
-    for place, index in enumerate(range(first, last)):
-        partition = index % manifest.partitions
-        hashes[keys.nodes(partition)][b"%d" % index] = data[place * size : (place + 1) * size]
-    for index, name in enumerate(names, first):
-        hashes[keys.ids(id_partition(name, manifest.partitions))][name] = b"%d" % index
+    return nodes

@@ -22,7 +22,8 @@ from handler.graph.views import Needs, Source, Standing, Views
 
 _View = TypeVar("_View")
 _AROUND = 64  # nodes of the window that is read where nobody says what is needed
-_LOOK_S = 0.5  # between looks for a newer version
+_LOOK_S = 0.05  # between looks for what has changed
+_SOON_S = 0.005  # the same, where a mutation is waited for
 _ONE_HOP = FanoutPlan.of((1,))
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class ClusterViews(Generic[_View]):
 
     Args:
         open_graph: gives the version that counts now.
+        max_wait_s: how long a reading may wait for the mutation that it asks for.
 
     Raises:
         GraphInputError: what is made of it needs what a cluster does not hold.
@@ -39,7 +41,11 @@ class ClusterViews(Generic[_View]):
     """
 
     def __init__(
-        self, open_graph: Callable[[], ClusterGraph], sampling: Sampling, make: Callable[[LiveGraph], _View]
+        self,
+        open_graph: Callable[[], ClusterGraph],
+        sampling: Sampling,
+        make: Callable[[LiveGraph], _View],
+        max_wait_s: float = 0.2,
     ) -> None:
         if sampling.strategy in COMPUTED:
             raise GraphInputError(
@@ -50,6 +56,7 @@ class ClusterViews(Generic[_View]):
         self._graph = open_graph()
         self._sampling = sampling
         self._make = make
+        self._max_wait_s = max_wait_s
         self._reading = threading.Lock()
         self._opened_s = time.time()
         self._looked_s = time.monotonic()
@@ -65,11 +72,20 @@ class ClusterViews(Generic[_View]):
         """
         with self._reading:
             try:
+                self._wait_for(min_seq)
                 window = self._window(needs)
             except GraphUnavailable as error:
                 _log.warning("%s", error)
                 raise NotReady(str(error)) from None
         yield self._make(LiveGraph(window.snapshot, self._sampling, is_partial=True))
+
+    def _wait_for(self, min_seq: int) -> None:
+        """Look until a mutation counts, for a while."""
+        deadline = time.monotonic() + self._max_wait_s
+        while self._graph.reached.seq < min_seq and time.monotonic() < deadline:
+            self._move_on()
+            if self._graph.reached.seq < min_seq:
+                time.sleep(_SOON_S)
 
     def _window(self, needs: Needs | None) -> Window:
         """What is needed, of the version that counts."""
@@ -106,24 +122,26 @@ class ClusterViews(Generic[_View]):
 
     def standing(self) -> Standing:
         """See `Views`."""
-        manifest = self._graph.manifest.graph
-        return Standing(manifest.seq, 0, 0, 0, time.time() - self._opened_s, manifest.num_nodes)
+        reached, base = self._graph.reached, self._graph.manifest.graph.seq
+        age_s = time.time() - self._opened_s
+        return Standing(reached.seq, None, reached.seq - base, 0, age_s, reached.num_nodes)
 
     def close(self) -> None:
         """See `Views`."""
         self._graph.shards.close()
 
 
-def cluster_source(place: str, hot_bytes: int = 0) -> Source:
+def cluster_source(place: str, hot_bytes: int = 0, max_wait_s: float = 0.2) -> Source:
     """The graph at a place such as redis+cluster://[USER:PASSWORD@]HOST:6379/NAME, of any node's host.
 
     Args:
         hot_bytes: see `ClusterGraph`.
+        max_wait_s: see `ClusterViews`.
     """
     url, name = read_place(place)
 
     def views(sampling: Sampling, make: Callable[[LiveGraph], _View]) -> Views[_View]:
         shards = Shards(url)
-        return ClusterViews(lambda: ClusterGraph.open(shards, name, hot_bytes), sampling, make)
+        return ClusterViews(lambda: ClusterGraph.open(shards, name, hot_bytes), sampling, make, max_wait_s)
 
     return views

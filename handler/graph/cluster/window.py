@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from handler.graph.cluster.layout import (
     ROW_HEADER,
     ClusterManifest,
     Keys,
+    Reached,
     id_bytes,
     id_partition,
 )
@@ -68,6 +69,11 @@ class ClusterGraph:
         self.manifest = manifest
         self._name, self.version = name, version
         self._keys = Keys(name, version)
+        #: Which mutations count at least.
+        self.reached = Reached(seq=manifest.graph.seq, num_nodes=manifest.graph.num_nodes)
+        self._last_change = b"0-0"
+        for number, change in shards.ask([("XREVRANGE", self._keys.changes, "+", "-", "COUNT", 1)])[0]:
+            self._note(number, change)
         # A tree of two hops of ten has eleven rows and a hundred and eleven nodes.
         self._hot_row_bytes = hot_bytes // 4
         self._hot_nodes = HotTable(manifest.node_dtype, hot_bytes - self._hot_row_bytes)
@@ -98,8 +104,25 @@ class ClusterGraph:
         return cls(shards, name, version, manifest, hot_bytes)
 
     def is_current(self) -> bool:
-        """Whether it still is the version that counts."""
-        return self.shards.get(Keys.current(self._name)) == self.version.encode()
+        """Whether it still is the version that counts; what has changed in it is no longer kept."""
+        after = b"(" + self._last_change
+        current, changes = self.shards.ask(
+            [("GET", Keys.current(self._name)), ("XRANGE", self._keys.changes, after, "+")]
+        )
+        if current != self.version.encode():
+            return False
+        for number, change in changes:
+            for hot in (self._hot_rows, self._hot_nodes):
+                if int(change[b"after"]) == self.reached.seq:
+                    hot.forget(np.frombuffer(change[b"nodes"], dtype="<i8").astype(np.int64))
+                else:  # the one before it is there no longer
+                    hot.clear()
+            self._note(number, change)
+        return True
+
+    def _note(self, number: bytes, change: Mapping[bytes, bytes]) -> None:
+        self.reached = Reached(seq=int(change[b"seq"]), num_nodes=int(change[b"num_nodes"]))
+        self._last_change = number
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
         """int64 [len(node_ids)]: node indices, -1 for an id that the graph does not have.
@@ -111,8 +134,14 @@ class ClusterGraph:
         """
         if self.manifest.graph.id_kind == "range":
             index = np.array(node_ids, dtype=np.int64)
-            index[(index < 0) | (index >= self.manifest.graph.num_nodes)] = -1
+            later = np.flatnonzero((index < 0) | (index >= self.manifest.graph.num_nodes))
+            index[later] = -1
+            if len(later) and self.reached.num_nodes > self.manifest.graph.num_nodes:
+                index[later] = self._find([node_ids[place] for place in later.tolist()])
             return index
+        return self._find(node_ids)
+
+    def _find(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
         names = [id_bytes(node_id) for node_id in node_ids]
         partition = np.array([id_partition(name, self.manifest.partitions) for name in names], dtype=np.int64)
         found = self._fetch(self._keys.ids, partition, names)
@@ -216,13 +245,17 @@ class ClusterGraph:
             offsets = np.concatenate([[0], np.cumsum(size)])
             ids = StrIds.of_utf8(data[np.arange(data.shape[1]) < size[:, None]], offsets)
         else:
-            ids = IntIds.build(np.array(nodes["id"]) if manifest.graph.id_kind == "int" else index)
+            ids = IntIds.build(np.array(nodes["id"]))
         indptr, edges = rows.of(index)
         x = None if manifest.feature_dtype is None else np.array(nodes["x"], dtype=manifest.feature_dtype)
         snapshot = Snapshot(
             Path(manifest.graph.name),
             msgspec.structs.replace(
-                manifest.graph, num_nodes=len(index), num_edges=len(edges), id_kind=ids.kind
+                manifest.graph,
+                seq=self.reached.seq,
+                num_nodes=len(index),
+                num_edges=len(edges),
+                id_kind=ids.kind,
             ),
             Adjacency(
                 indptr,
