@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from tests.servers import free_ports
 
 _SLOTS = 16384
 _READY_S = 30.0
+_ATTEMPTS = 4
+
+
+class PortTaken(Exception):
+    """A port that was free is so no longer."""
 
 
 class Node:
@@ -38,6 +44,20 @@ class Node:
         options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         self.process = subprocess.Popen([str(get_binary_path()), *options])
         self.client = redis.Redis(port=port, protocol=2)
+
+    def cluster_id(self) -> str:
+        """What the others call it."""
+        return str(self.client.execute_command("CLUSTER", "MYID").decode())
+
+    def is_up(self) -> bool:
+        """Whether it answers.
+
+        Raises:
+            PortTaken: it has ended, since another process was faster to take its port.
+        """
+        if self.process.poll() is not None:
+            raise PortTaken(self.port)
+        return bool(self.client.ping())
 
     def kill(self) -> None:
         """As a machine that goes."""
@@ -68,7 +88,7 @@ class Cluster:
         """Let the servers become one cluster, and wait until it answers."""
         deadline = time.monotonic() + _READY_S
         for node in self.nodes:
-            _wait(deadline, node.client.ping)
+            _wait(deadline, node.is_up)
         first, count = self.nodes[0], len(self.masters)
         for number, node in enumerate(self.masters):
             start, stop = _SLOTS * number // count, _SLOTS * (number + 1) // count
@@ -76,7 +96,7 @@ class Cluster:
         for node in self.nodes[1:]:
             node.client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, first.bus_port)
         for number, node in enumerate(self._replicas):
-            master = self.masters[number % count].client.execute_command("CLUSTER", "MYID").decode()
+            master = self.masters[number % count].cluster_id()
             _wait(deadline, lambda n=node, m=master: n.client.execute_command("CLUSTER", "REPLICATE", m))
         for node in self.nodes:
             _wait(deadline, lambda n=node: self._is_whole(n))
@@ -87,6 +107,22 @@ class Cluster:
         for number, node in enumerate(self._replicas):
             master = self.masters[number % len(self.masters)]
             _wait(deadline, lambda n=node, m=master: n.client.dbsize() == m.client.dbsize())
+
+    def begin_move(self, slot: int, source: Node, target: Node, share: float) -> None:
+        """Begin to move a slot, and move a share of its keys: who asks for these is sent elsewhere."""
+        source_id, target_id = source.cluster_id(), target.cluster_id()
+        target.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+        source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        keys = source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100_000)
+        moved = keys[: round(share * len(keys))]
+        if moved:
+            source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moved)
+
+    def end_move(self, slot: int, target: Node) -> None:
+        """From now on a slot is another master's."""
+        target_id = target.cluster_id()
+        for node in [target, *(each for each in self.masters if each is not target)]:
+            node.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
     def _is_whole(self, node: Node) -> bool:
         found = node.client.cluster("info")
@@ -110,10 +146,17 @@ def _wait(deadline: float, is_done: object) -> None:
 @contextmanager
 def running_cluster(folder: Path, masters: int = 3, replicas: int = 0) -> Iterator[Cluster]:
     """A cluster, until the end of the block."""
-    with ExitStack() as stopped:
-        cluster = Cluster(folder, masters, replicas)
-        for node in cluster.nodes:
-            stopped.callback(node.kill)
-            stopped.callback(node.client.close)
-        cluster.form()
-        yield cluster
+    for attempt in itertools.count():
+        with ExitStack() as stopped:
+            cluster = Cluster(folder / str(attempt), masters, replicas)
+            for node in cluster.nodes:
+                stopped.callback(node.kill)
+                stopped.callback(node.client.close)
+            try:
+                cluster.form()
+            except PortTaken:
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            yield cluster
+            return

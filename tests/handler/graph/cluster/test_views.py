@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis.crc import key_slot
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
@@ -242,3 +243,27 @@ def test_a_master_that_is_killed_is_followed_by_its_replica(
                     answered += 1
             assert answered == 20
             assert failed
+
+
+def test_slots_may_move_between_masters_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Model]
+) -> None:
+    snapshot = RING.to_snapshot(BuildPlan())
+    asked = {"node_ids": list(range(6))}
+    with running_cluster(tmp_path_factory.mktemp("moving")) as cluster:
+        shards = Shards(cluster.url)
+        push(snapshot, shards, "moving", partitions=2)
+        shards.close()
+        with _both(snapshot, cluster, models["plain"], "moving") as (ours, theirs):
+            right = _ask(theirs, asked)
+            assert _same(_ask(ours, asked), right)
+            for partition in (0, 1):
+                slot = key_slot(str(partition).encode())
+                owner = slot * 3 // 16384
+                source, target = cluster.masters[owner], cluster.masters[(owner + 1) % 3]
+                for share in (0.5, 1.0):
+                    cluster.begin_move(slot, source, target, share)
+                    assert _same(_ask(ours, asked), right)
+                cluster.end_move(slot, target)
+                for _ in range(3):
+                    assert _same(_ask(ours, asked), right)
