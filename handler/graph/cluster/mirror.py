@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from handler.graph.mutations import decode_mutations
 from handler.graph.overlay_arrays import take_edges
 
 _MOST_CHANGES = 100_000  # that are kept for readers; who is further behind forgets all that it keeps
+_LOST_S = 60.0  # longer ago replicas have what was written
+_LOOK_S = 1.0
 _EDGES_AT_ONCE = 1 << 20
 _NODES_AT_ONCE = 1 << 12
 
@@ -31,7 +34,8 @@ class Mirror:
     """Follows the log of a graph, and writes whatever it changes to a cluster.
 
     What it writes is how rows and features are then, so that to write it again, after whatever was cut short,
-    changes nothing: each mutation counts once.
+    changes nothing: each mutation counts once. A replica may lack the last writes when it takes over, so
+    after a failover those of the last minute are written again.
 
     Args:
         follower: of the graph, read in the order of the cluster.
@@ -50,6 +54,10 @@ class Mirror:
         self._manifest = manifest
         self._reader = f"{socket.gethostname()}-{os.getpid()}-cluster"
         self.reached = reached(shards, keys, manifest)
+        #: Where the cluster was, and when; the first is a minute ago, or the begin.
+        self._before: deque[tuple[float, int]] = deque([(time.monotonic(), self.reached.seq)])
+        self._masters = shards.masters()
+        self._looked_s = time.monotonic()
         follower.log.hold(self._reader, self.reached.seq)
         first_seq = follower.log.first_seq()
         if first_seq > self.reached.seq + 1:
@@ -64,32 +72,49 @@ class Mirror:
             LogError: the log cannot be read.
         """
         before = self.reached.seq
-        if self._follower.log.last_seq() == before:
+        again = self._has_failed_over()
+        if self._follower.log.last_seq() == before and not again:
             return 0
+        begin = self._before[0][1] if again else before
         with self._follower.at_the_end() as graph:
-            rows, nodes = self._touched(graph)
+            if graph.seq == begin:
+                return 0
+            rows, nodes = self._touched(graph, begin)
             self._write(graph, rows, nodes)
             found = Reached(seq=graph.seq, num_nodes=graph.num_nodes)
         changed = np.union1d(rows, nodes).astype("<i8").tobytes()
         # In this order: what a change has made stale is known before the change counts.
         self._shards.ask(
-            [("XADD", self._keys.changes, "MAXLEN", "~", _MOST_CHANGES, "*", "after", before,
+            [("XADD", self._keys.changes, "MAXLEN", "~", _MOST_CHANGES, "*", "after", begin,
               "seq", found.seq, "num_nodes", found.num_nodes, "nodes", changed)]
         )  # fmt: skip
         self._shards.ask([("SET", self._keys.seq, msgspec.json.encode(found))])
         self.reached = found
-        self._follower.log.hold(self._reader, found.seq)
+        now = time.monotonic()
+        self._before.append((now, found.seq))
+        while len(self._before) > 1 and self._before[1][0] < now - _LOST_S:
+            self._before.popleft()
+        self._follower.log.hold(self._reader, self._before[0][1])
+        if again:
+            self._masters = self._shards.masters()
         return found.seq - before
 
     def close(self) -> None:
         self._follower.log.release(self._reader)
 
-    def _touched(self, graph: LiveGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The nodes whose rows changed since, and those that are new or have other features."""
+    def _has_failed_over(self) -> bool:
+        """Whether there are other masters than when all was written; looked at once a second."""
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = now
+        return self._shards.masters() != self._masters
+
+    def _touched(self, graph: LiveGraph, seq: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The nodes whose rows changed since a mutation, and those that are new or have other features."""
         rows: list[NDArray[np.integer]] = []
         nodes: list[NDArray[np.integer]] = []
         features = graph.features
-        seq = self.reached.seq
         while seq < graph.seq:
             for record in self._follower.log.read(seq):
                 if record.last_seq > graph.seq:

@@ -82,6 +82,14 @@ class Shards:
         commands += [("SET", key, value) for key, value in strings]
         self.ask(commands)
 
+    def masters(self) -> frozenset[str]:
+        """The servers that hold slots now; a failover makes it another set."""
+        with _translated():
+            nodes = self._client.cluster_nodes().values()
+        return frozenset(
+            str(node["node_id"]) for node in nodes if node["slots"] and "master" in node["flags"]
+        )
+
     def remove(self, prefix: str) -> int:
         """Remove all keys that begin so; how many there were."""
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in prefix) + "*"

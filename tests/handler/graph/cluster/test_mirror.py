@@ -54,9 +54,13 @@ class Mirrored:
         self.home = GraphHome.read(folder)
         self.follower: Follower[LiveGraph] = follow(folder, lambda graph: graph)
         self.shards = shards
-        with self.follower.reading() as live:
-            self.manifest = push(live.snapshot, shards, "mirrored", graph_id=self.home.graph_id, **layout)
-        self.mirror = self.another()
+        try:
+            with self.follower.reading() as live:
+                self.manifest = push(live.snapshot, shards, "mirrored", graph_id=self.home.graph_id, **layout)
+            self.mirror = self.another()
+        except BaseException:
+            self.follower.close()
+            raise
 
     def another(self) -> Mirror:
         return Mirror(
@@ -225,3 +229,26 @@ def test_a_bare_snapshot_is_of_no_graph_that_could_be_followed(shards: Shards) -
     manifest = push(RING.to_snapshot(BuildPlan()), shards, "bare")
     assert matching(shards, "bare", manifest) is None
     assert matching(shards, "nobody", manifest) is None
+
+
+def test_what_a_failover_has_lost_is_written_again(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _mirrored(shards) as mirrored:
+        opened = ClusterGraph.open(shards, "mirrored", 100_000)
+        keys = Keys("mirrored", graph_version(mirrored.manifest))
+        place = keys.rows(3 % mirrored.manifest.partitions)
+        (old,) = shards.ask([("HGET", place, b"3")])
+        mirrored.change(Change(added=(LiveEdge(0, 3, 1.0, 9.0, 9.0),)))
+        assert mirrored.mirror.step() == 1
+        shards.ask([("HSET", place, b"3", old)])  # as of a replica that was behind
+        mirrored.mirror._looked_s = 0.0
+        assert mirrored.mirror.step() == 0  # the masters are the same ones
+        assert opened.is_current()
+        opened.window(np.array([3]), FanoutPlan.of((3, 3)))  # reads, and keeps, what is stale
+        monkeypatch.setattr(Shards, "masters", lambda self: frozenset({"another"}))
+        mirrored.mirror._looked_s = 0.0
+        assert mirrored.mirror.step() == 0
+        mirrored.check(opened, [0, 1, 2, 3], FanoutPlan.of((3, 3)))
+
+
+def test_masters_are_known(cluster: Cluster, shards: Shards) -> None:
+    assert shards.masters() == {node.cluster_id() for node in cluster.masters}
