@@ -164,12 +164,24 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     sample: _Share = 0.01
 
 
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A port for Prometheus: `/envoy`, `/controller` and `/torchserve`, which else are on loopback only.
+
+    Args:
+        address: an IP address. There are no keys here: whoever gets there may read.
+    """
+
+    address: str = "127.0.0.1"
+    port: _Port = 8003
+
+
 class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All of `gateway.yaml`.
 
     Args:
         admin_port, controller_port: of Envoy's administration and of the controller, both on loopback only.
         threads: that serve requests; 0: half of the cores.
+        metrics: where Prometheus may come from elsewhere; none: it comes to loopback.
         models: those to serve, with further settings; none: all but those that take changes of a graph.
         sticky_header: requests with the same value of this header go to the same version.
         max_request_bytes: longer ones are answered 413; none: what TorchServe takes.
@@ -191,6 +203,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     breaker: Breaker = Breaker()
     log: Log = Log()
     tracing: Tracing | None = None
+    metrics: Metrics | None = None
     rollout: Policy = Policy()
     autoscale: dict[_ModelName, ScalePolicy] = {}
 

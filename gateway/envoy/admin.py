@@ -91,9 +91,13 @@ class Admin:
         """Of clients that are open."""
         return self._gauge("http.front.downstream_cx_active")
 
+    def close_connections(self) -> None:
+        """Begin to close each connection behind its next answer; new ones are still accepted."""
+        self._post("/healthcheck/fail")
+
     def drain(self) -> None:
         """Begin to close connections as their requests end, and then to accept no more."""
-        self._post("/healthcheck/fail")
+        self.close_connections()
         self._post("/drain_listeners?graceful")
 
     def reopen_logs(self) -> None:

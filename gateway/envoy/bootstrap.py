@@ -7,7 +7,9 @@ from pathlib import Path
 
 from gateway.envoy.clusters import LOOPBACK, TRACES
 from gateway.envoy.forms import Json, address, typed, watched
-from gateway.settings import GatewaySettings
+from gateway.envoy.metrics import render_metrics
+from gateway.settings import GatewaySettings, Tracing
+from gateway.upstream.properties import ServerProperties
 
 _BUCKETS_MS = [1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750]
 _BUCKETS_MS += [1000, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000]
@@ -54,7 +56,7 @@ class EnvoyFiles:
         return self.folder / "key.json"
 
 
-def render_bootstrap(settings: GatewaySettings, files: EnvoyFiles) -> Json:
+def render_bootstrap(settings: GatewaySettings, files: EnvoyFiles, properties: ServerProperties) -> Json:
     """Envoy's first configuration."""
     bootstrap: Json = {
         "node": {"id": "hopserve", "cluster": "hopserve"},
@@ -90,34 +92,27 @@ def render_bootstrap(settings: GatewaySettings, files: EnvoyFiles) -> Json:
             ]
         },
     }
+    static: Json = {}
+    if settings.metrics is not None:
+        static = render_metrics(settings.metrics, settings, properties, LOOPBACK)
     if settings.tracing is not None:
-        bootstrap["static_resources"] = {
-            "clusters": [
-                {
-                    "name": TRACES,
-                    "type": "STRICT_DNS",
-                    "connect_timeout": "1s",
-                    "load_assignment": {
-                        "cluster_name": TRACES,
-                        "endpoints": [
-                            {
-                                "lb_endpoints": [
-                                    {
-                                        "endpoint": {
-                                            "address": address(settings.tracing.host, settings.tracing.port)
-                                        }
-                                    }
-                                ]
-                            }
-                        ],
-                    },
-                    "typed_extension_protocol_options": {
-                        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
-                            "extensions.upstreams.http.v3.HttpProtocolOptions",
-                            explicit_http_config={"http2_protocol_options": {}},
-                        )
-                    },
-                }
-            ]
-        }
+        static.setdefault("clusters", []).append(_traces_cluster(settings.tracing))
+    if static:
+        bootstrap["static_resources"] = static
     return bootstrap
+
+
+def _traces_cluster(tracing: Tracing) -> Json:
+    endpoint = {"endpoint": {"address": address(tracing.host, tracing.port)}}
+    return {
+        "name": TRACES,
+        "type": "STRICT_DNS",
+        "connect_timeout": "1s",
+        "load_assignment": {"cluster_name": TRACES, "endpoints": [{"lb_endpoints": [endpoint]}]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
+                "extensions.upstreams.http.v3.HttpProtocolOptions",
+                explicit_http_config={"http2_protocol_options": {}},
+            )
+        },
+    }

@@ -64,11 +64,11 @@ class EnvoyControl:
         Raises:
             GatewayError: it refuses it; in its own words.
         """
-        whole = render_bootstrap(self._settings, self._files)
+        whole = render_bootstrap(self._settings, self._files, self._properties)
         del whole["dynamic_resources"]
         routes = {"route_config": render_routes(traffic, self._settings)}
         static = whole.setdefault("static_resources", {})
-        static["listeners"] = [self._listener(api_keys, routes)]
+        static["listeners"] = [*static.get("listeners", ()), self._listener(api_keys, routes)]
         with TemporaryDirectory(prefix="hopserve-") as folder:
             key_file = Path(folder, "key.json")
             _write(key_file, [render_key("none")])
@@ -127,7 +127,7 @@ class EnvoyControl:
         return _reads(self._files.routes, routes) and _reads(self._files.clusters, self._clusters(traffic))
 
     def _bootstrap(self) -> bytes:
-        return _encoded(render_bootstrap(self._settings, self._files))
+        return _encoded(render_bootstrap(self._settings, self._files, self._properties))
 
     def _listener(self, api_keys: Mapping[str, str], routes: Json) -> Json:
         max_bytes = self._settings.max_request_bytes or self._properties.max_request_bytes

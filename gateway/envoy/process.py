@@ -66,7 +66,7 @@ def start_envoy(files: EnvoyFiles, settings: GatewaySettings, console: Path) -> 
     started = start_in_background(command, console)
     deadline = time.monotonic() + _START_TIMEOUT_S
     with Admin(settings.admin_port) as admin:
-        while not _is_listening(admin, files):
+        while not _is_listening(admin, files, settings):
             if started.poll() is not None or time.monotonic() > deadline:
                 started.kill()
                 started.wait()
@@ -108,11 +108,12 @@ def kill_envoy(process: psutil.Process) -> None:
         process.wait(_STOP_TIMEOUT_S)
 
 
-def _is_listening(admin: Admin, files: EnvoyFiles) -> bool:
+def _is_listening(admin: Admin, files: EnvoyFiles, settings: GatewaySettings) -> bool:
     if not admin.is_ready() or admin.configuration() != files.bootstrap:
         return False
     counts = admin.numbers("^listener_manager\\.(total_listeners_active|lds\\.update_rejected)$")
-    return counts.get("listener_manager.total_listeners_active", 0) > 0
+    num_others = 0 if settings.metrics is None else 1  # that of metrics comes first
+    return counts.get("listener_manager.total_listeners_active", 0) > num_others
 
 
 def _reason(console: Path) -> str:

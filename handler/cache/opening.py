@@ -10,6 +10,7 @@ from handler.cache.embedded import LmdbCache
 from handler.cache.embedded_store import LmdbStore
 from handler.cache.protocol import CacheStore, OnFailure, OutputCache, ignore_failure
 from handler.errors import LogUnavailable
+from handler.settings import read_location
 
 _SERVERS = {"redis", "rediss", "unix"}
 
@@ -30,7 +31,8 @@ def open_cache(
     """The cache at a location.
 
     Args:
-        location: `embedded` for LMDB in `folder`, or a server such as `redis://host:6379/0`.
+        location: `embedded` for LMDB in `folder`, a server such as `redis://host:6379/0`, or `env:NAME` for
+            what the environment says.
         prefix: tells apart the models that share a server; a folder is one model's.
         version, tag, dim: see `handler.cache.value.Values`.
         max_bytes: of the file in the folder.
@@ -43,6 +45,7 @@ def open_cache(
         return LmdbCache.open(
             folder, version=version, tag=tag, dim=dim, max_bytes=max_bytes, on_failure=on_failure
         )
+    location = read_location(location)
     _check_server(location)
     with _extra_named():
         from handler.cache.server import RedisCache  # an extra: only who names a server needs it
@@ -67,6 +70,7 @@ def open_store(location: str, folder: Path, prefix: str) -> CacheStore:
     """
     if location == "embedded":
         return LmdbStore.open(folder)
+    location = read_location(location)
     _check_server(location)
     with _extra_named():
         from handler.cache.server_store import RedisStore

@@ -7,10 +7,13 @@ from pathlib import Path
 from handler.errors import LogUnavailable
 from handler.log.embedded import LmdbLog
 from handler.log.protocol import Log
+from handler.settings import read_location
 
 
 def open_log(location: str | None, folder: Path, graph_id: str) -> Log:
     """The log at a location such as `redis://host:6379/0`, or without one the embedded log in `folder`.
+
+    A location `env:NAME` is read in the environment.
 
     Raises:
         LogUnavailable: it cannot be reached, or nothing is known of such a location.
@@ -18,6 +21,7 @@ def open_log(location: str | None, folder: Path, graph_id: str) -> Log:
     """
     if location is None:
         return LmdbLog.open(folder, graph_id)
+    location = read_location(location)
     if location.partition("://")[0] in {"redis", "rediss", "unix"}:
         from handler.log.stream import RedisLog  # an extra: only who names a server needs it
 

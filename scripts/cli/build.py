@@ -182,7 +182,8 @@ _STRATEGY = click.Choice(STRATEGIES)
 )
 @click.option(
     "--log",
-    help="Where later changes are kept: redis://HOST:PORT/N, where several hosts serve the graph."
+    help="Where later changes are kept: redis://HOST:PORT/N, or env:NAME of a variable that says so, where"
+    " several hosts serve the graph."
     "  [default: beside the snapshot]",
 )
 @click.option(

@@ -22,6 +22,8 @@ _COMMANDS = {
     "precompute": "scripts.cli.precompute:precompute_command",
     "serve": "scripts.cli.server:serve_command",
     "stop": "scripts.cli.server:stop_command",
+    "ready": "scripts.cli.probes:ready_command",
+    "drain": "scripts.cli.probes:drain_command",
     "ingest": "scripts.cli.ingest:ingest_command",
     "predict": "scripts.cli.client:predict_command",
     "explain": "scripts.cli.explain:explain_command",

@@ -13,6 +13,7 @@ import psutil
 from gateway.errors import GatewayError, UpstreamError
 from gateway.place import Gateway
 from gateway.process import find_controller, kill_gateway, start_gateway, stop_gateway
+from gateway.readiness import is_ready_again
 from gateway.upstream.process import (
     find_server,
     kill_server,
@@ -52,6 +53,9 @@ def serve_command(detach: bool, timeout_s: float, with_gateway: bool, properties
     as `hopserve stop` does.
     """
     gateway = Gateway.of(properties)
+    if not detach:
+        _interrupt_on_signals()
+    is_ready_again(gateway)
     server = find_server(properties)
     if server is None:
         server = _start(gateway, timeout_s)
@@ -129,13 +133,18 @@ def _is_retired(gateway: Gateway, archive: StoredArchive) -> bool:
     return known is not None and known.state == "retired"
 
 
-def _run_until_interrupted(server: psutil.Process, gateway: Gateway, *, with_gateway: bool) -> None:
+def _interrupt_on_signals() -> None:
+    """Also while models load: as the first process of a container we would not even notice SIGTERM."""
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     # Both: a shell that starts us in the background has SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
+
+
+def _run_until_interrupted(server: psutil.Process, gateway: Gateway, *, with_gateway: bool) -> None:
     properties = gateway.properties
     try:
         click.echo(_how_to_ask(gateway, with_gateway=with_gateway))

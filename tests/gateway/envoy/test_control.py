@@ -57,6 +57,7 @@ def _files(folder: Path) -> EnvoyFiles:
             }
         },
         {"tracing": {"host": "collector.example"}},
+        {"tracing": {"host": "collector.example"}, "metrics": {"address": "0.0.0.0"}},
         {"breaker": {"error_rate": 0, "low_share": 0.0001}},
         {"retries": {"tries": 0, "budget": 0}, "time_outs": {"answer_s": 0.5, "try_s": 86_400}},
         {"listen": {"address": "0.0.0.0", "trusted_proxies": 2}, "log": {"sample": 1}},
