@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -60,7 +61,16 @@ def front(
         store = str(started.server.properties.model_store)
         command = ["precompute", "graphsage", "--model-version", "1.0", "--index", "none", "--store", store]
         assert CliRunner().invoke(hopserve, command, catch_exceptions=False).exit_code == 0
+        until(
+            lambda: _asked_alone(started, {"node_id": 42}).status_code == 200
+        )  # it looks for tables in a while
         yield started
+
+
+def _asked_alone(front: Front, request: dict[str, Any]) -> httpx.Response:
+    """What the controller itself answers."""
+    port = front.gateway.settings.controller_port
+    return httpx.post(f"http://127.0.0.1:{port}/predictions/graphsage/1.0", json=request)
 
 
 def test_a_version_that_errs_too_often_is_left_alone_and_comes_back(front: Front, broken: Path) -> None:
@@ -98,8 +108,7 @@ def test_while_torchserve_is_dead_what_was_precomputed_is_answered(front: Front)
 
 def test_what_is_not_precomputed_is_refused_in_clear_words(front: Front) -> None:
     """Here because a controller alone gives degraded answers, whoever is asked."""
-    url = f"http://127.0.0.1:{front.gateway.settings.controller_port}/predictions/graphsage/1.0"
-    answer = httpx.post(url, json={"node_id": 42, "max_staleness_ms": 0})
+    answer = _asked_alone(front, {"node_id": 42, "max_staleness_ms": 0})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "degraded")
     assert answer.headers["retry-after"] == "1"
 
