@@ -238,10 +238,10 @@ def test_workers_share_the_cores_but_one(
 def test_a_failure_that_nobody_foresaw_is_one_line_too(
     example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path, **_: object) -> None:
+    def fail(place: str, **_: object) -> None:
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr("handler.torchserve.open_source", fail)
+    monkeypatch.setattr("handler.torchserve.source_of", fail)
     with pytest.raises(RuntimeError) as caught:
         Handler().initialize(_context(example))
     assert str(caught.value) == "hopserve: cannot serve graphsage: MemoryError: no room for it"
@@ -257,6 +257,7 @@ def test_counters_reach_torchserve(
     handler.initialize(context)
     with caplog.at_level("INFO", logger="ts.metrics.caching_metric"):
         _ask(handler, context, {"body": b'{"node_id": 7, "max_staleness_ms": 0}'})
+        handler._afterwards.catch_up()  # as when TorchServe's next message is waited for
         deadline = time.monotonic() + 10
         while "hopserve_nodes_total" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.01)
