@@ -20,6 +20,7 @@ from tests.bench.report.render import to_json, to_markdown
 from tests.bench.report.results import (
     CACHED,
     FASTAPI,
+    FASTAPI_WHOLE,
     LISTS,
     LIVE,
     NOOP,
@@ -52,7 +53,8 @@ def _results() -> Results:
                 _turn("served", name, connections, number, rate) for name, rate in rates.items()
             ]
         results.turns.append(_turn("served", LIVE, 0, number, 440, rate=450.0, share=0.5))
-        results.turns += [_turn("fastapi", LIVE, 64, number, 900), _turn("fastapi", FASTAPI, 64, number, 100)]
+        rates = {LIVE: 900.0, FASTAPI: 450.0, FASTAPI_WHOLE: 100.0}
+        results.turns += [_turn("fastapi", name, 64, number, rate) for name, rate in rates.items()]
         results.turns.append(_turn("workers", workers_name(1), 64, number, 900))
         results.turns.append(_turn("batches", batch_name(1), 64, number, 300))
         results.stages.append(
@@ -87,6 +89,7 @@ def test_ratios_are_flat_and_finite_each_with_its_spread() -> None:
     assert ratios["pipeline_vs_floor"] == pytest.approx(1.25)
     assert ratios["metrics_cost_32"] == pytest.approx(1.02)
     assert ratios["vs_fastapi"] == pytest.approx(9)
+    assert ratios["vs_fastapi_same_samples"] == pytest.approx(2)
     assert ratios["p99_100m_vs_1m"] == pytest.approx(1.3)
     assert report["spread"].keys() == ratios.keys()
     assert report["numbers"]["lists_nodes_per_s_16"] == 16_000
