@@ -99,7 +99,7 @@ class Container:
             shutil.chown(path, *self.image.user)
         script = f"""
             {_mounts(folder, program, self.data, settings)}
-            mount -t tmpfs -o mode=1777 none /tmp
+            {_empty_tmp()}
             {_READ_ONLY}
             cd {self.image.folder}
             exec {shlex.join([*self._as_user(), *self.image.command])}
@@ -200,8 +200,22 @@ def _mounts(folder: Path, program: Path, data: Path, settings: Mapping[str, Path
     for name, file in (settings or {}).items():
         lines += [f"touch /srv/hopserve/{name}", f"mount --bind {file} /srv/hopserve/{name}"]
         lines += [f"mount -o remount,bind,ro /srv/hopserve/{name}"]
-    lines += _reachable({Path(sys.base_prefix), Path(sys.prefix)}, folder / "held")
+    lines += _reachable(_python(), folder / "held")
     return "\n".join([*lines, f"{shlex.quote(sys.executable)} -c {shlex.quote(_LOOPBACK_UP)}"])
+
+
+def _python() -> set[Path]:
+    """Where this Python and its packages are."""
+    return {Path(sys.base_prefix), Path(sys.prefix)}
+
+
+def _empty_tmp() -> str:
+    """Shell that mounts an empty `/tmp`, in which only Python is left, if it is there."""
+    hold, show = [], []
+    for number, folder in enumerate(sorted(each for each in _python() if each.is_relative_to("/tmp"))):
+        hold += [f"mkdir -p /opt/held/{number}", f"mount --bind {folder} /opt/held/{number}"]
+        show += [f"mkdir -p {folder}", f"mount --bind /opt/held/{number} {folder}"]
+    return "\n".join([*hold, "mount -t tmpfs -o mode=1777 none /tmp", *show])
 
 
 def _reachable(wanted: set[Path], held: Path) -> list[str]:
