@@ -261,7 +261,7 @@ class Service:
         """What answers queries, all of which will be asked of the graph as it is then."""
         wanted = max((query.options.min_seq or 0 for query in queries), default=0)
         return self._views.reading(
-            wanted, Needs(_needed_nodes(queries), self._plan, degrees=self._takes_degree)
+            wanted, Needs(partial(_needed_nodes, queries), self._plan, degrees=self._takes_degree)
         )
 
     def _rows(

@@ -129,9 +129,8 @@ class CsrFeatures:
     def gather(self, index: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         starts = self._indptr[index]
         counts = self._indptr[index + 1] - starts
-        ends = np.cumsum(counts)
         row = np.repeat(np.arange(len(index)), counts)
-        position = np.arange(len(row)) + np.repeat(starts - ends + counts, counts)
+        position = positions(starts, counts)
         if out is None:
             out = np.zeros((len(index), self._feature_dim), dtype=np.float32)
         else:
@@ -141,3 +140,9 @@ class CsrFeatures:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"x_indptr": self._indptr, "x_indices": self._indices, "x_data": self._data}
+
+
+def positions(start: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [sum of count]: the positions from each start on, so many of each."""
+    before = np.cumsum(count) - count
+    return np.repeat(start - before, count) + np.arange(int(count.sum()))

@@ -78,13 +78,7 @@ class LiveFeatures:
 
     def change_numbers(self) -> NDArray[np.int64]:
         """int64 [num_nodes]: by which mutation each node's features were set last; a copy."""
-        numbers = np.zeros(self._num_nodes, dtype=np.int64)
-        base = self._base_changes.base_number
-        numbers[: len(base)] = base
-        row = self._row_of[: self._num_nodes]
-        later = np.flatnonzero(row)
-        numbers[later] = self._row_number[row[later] - 1]
-        return numbers
+        return self.change_numbers_of(np.arange(self._num_nodes))
 
     def change_numbers_of(self, node: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [len(node)]: the same of some nodes."""

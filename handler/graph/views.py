@@ -24,12 +24,13 @@ class Needs:
     """What of a graph is going to be read, where it is not all at hand.
 
     Args:
-        node_ids: of any type and more than once, as they were asked for; also those the graph has not.
+        node_ids: gives them, of any type and more than once, as they were asked for; also those the graph has
+            not. Not called where all is at hand.
         plan: by which they are sampled at most.
         degrees: whether the sizes of samples are read, also of nodes that are not expanded.
     """
 
-    node_ids: Sequence[NodeId | None]
+    node_ids: Callable[[], Sequence[NodeId | None]]
     plan: FanoutPlan
     degrees: bool = False
 

@@ -26,7 +26,6 @@ import msgspec
 import numpy as np
 import xxhash
 
-from handler.graph.edges import EdgeFields
 from handler.graph.ids import NodeId
 from handler.graph.manifest import Count, Manifest
 
@@ -61,11 +60,6 @@ class ClusterManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     attr_dtype: str
     feature_dtype: str | None
     id_bytes: Count = 0
-
-    @property
-    def fields(self) -> EdgeFields:
-        """What is known of each edge."""
-        return EdgeFields(self.weight, self.time, self.attr_dim, self.attr_dtype)
 
     @property
     def edge_dtype(self) -> np.dtype[Any]:

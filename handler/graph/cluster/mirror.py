@@ -17,6 +17,7 @@ from handler.errors import LogGap
 from handler.graph.cluster.layout import ClusterManifest, Keys, Reached
 from handler.graph.cluster.packing import Hashes, pack_nodes, pack_rows
 from handler.graph.cluster.shards import Shards
+from handler.graph.cluster.versions import current_version
 from handler.graph.fanout import FanoutPlan
 from handler.graph.follower import Follower
 from handler.graph.live_graph import LiveGraph
@@ -168,14 +169,13 @@ class Mirror:
 
 def matching(shards: Shards, name: str, wanted: ClusterManifest) -> tuple[str, ClusterManifest] | None:
     """The version that counts under a name, if it is of the same graph and laid out as wanted."""
-    version = (shards.get(Keys.current(name)) or b"").decode()
-    data = shards.get(Keys(name, version).manifest) if version else None
-    if data is None:
+    current = current_version(shards, name)
+    if current is None:
         return None
-    found = msgspec.json.decode(data, type=ClusterManifest)
+    _, found = current
     same = found.graph.ordering == wanted.graph.ordering and found.graph.rules == wanted.graph.rules
     alike = msgspec.structs.replace(wanted, graph=found.graph, id_bytes=found.id_bytes)
-    return (version, found) if same and found == alike and found.graph_id else None
+    return current if same and found == alike and found.graph_id else None
 
 
 def reached(shards: Shards, keys: Keys, manifest: ClusterManifest) -> Reached:

@@ -14,7 +14,6 @@ from handler.errors import GraphInputError
 from handler.graph.cluster.layout import MAX_ID_BYTES, MAX_NODES, ClusterManifest, Keys
 from handler.graph.cluster.packing import Hashes, pack_nodes, pack_rows
 from handler.graph.cluster.shards import Shards
-from handler.graph.edges import EdgeFields
 from handler.graph.ordering import Strategy
 from handler.graph.progress import SILENT, Progress
 from handler.graph.snapshot import Snapshot
@@ -63,13 +62,12 @@ def push(
     """
     manifest = manifest_of(snapshot, graph_id, strategy, partitions, head)
     keys = Keys(name, graph_version(manifest))
-    before = shards.get(keys.manifest)
-    if before is not None and msgspec.json.decode(before, type=ClusterManifest) != manifest:
-        shards.remove(keys.prefix)  # laid out otherwise
-        before = None
-    if before is None:
+    before, whole = shards.get(keys.manifest), msgspec.json.encode(manifest)
+    if before != whole:
+        if before is not None:
+            shards.remove(keys.prefix)  # laid out otherwise
         _write(snapshot, manifest, shards, keys, progress)
-        shards.ask([("SET", keys.manifest, msgspec.json.encode(manifest)), ("UNLINK", keys.push)])
+        shards.ask([("SET", keys.manifest, whole), ("UNLINK", keys.push)])
     old = shards.get(Keys.current(name))
     version = graph_version(manifest)
     shards.ask([("SET", Keys.current(name), version)])
@@ -99,7 +97,7 @@ def manifest_of(
         raise GraphInputError(
             f"{snapshot.folder}: has {snapshot.num_nodes} nodes, a cluster takes {MAX_NODES}"
         )
-    fields: EdgeFields = snapshot.edge_fields
+    fields = snapshot.edge_fields
     return ClusterManifest(
         partitions=partitions,
         head=head,

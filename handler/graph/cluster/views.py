@@ -117,7 +117,7 @@ class ClusterViews(Generic[_View]):
             around = np.linspace(0, manifest.num_nodes - 1, num=count).astype(np.int64)
             return self._graph.window(around, _ONE_HOP)
         kind = str if manifest.id_kind == "str" else int
-        index = self._graph.index_of([each for each in needs.node_ids if type(each) is kind])
+        index = self._graph.index_of([each for each in needs.node_ids() if type(each) is kind])
         return self._graph.window(index[index >= 0], needs.plan, degrees=needs.degrees)
 
     def standing(self) -> Standing:

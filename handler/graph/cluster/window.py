@@ -15,7 +15,6 @@ from handler.errors import GraphUnavailable
 from handler.graph.adjacency import Adjacency
 from handler.graph.cluster.hot import HotTable
 from handler.graph.cluster.layout import (
-    FORMAT_VERSION,
     ROW_HEADER,
     ClusterManifest,
     Keys,
@@ -24,8 +23,9 @@ from handler.graph.cluster.layout import (
     id_partition,
 )
 from handler.graph.cluster.shards import Command, Shards
+from handler.graph.cluster.versions import current_version
 from handler.graph.fanout import FanoutPlan
-from handler.graph.features import DenseFeatures
+from handler.graph.features import DenseFeatures, positions
 from handler.graph.ids import IntIds, NodeId, NodeIds, StrIds
 from handler.graph.snapshot import Snapshot
 
@@ -89,19 +89,10 @@ class ClusterGraph:
         Raises:
             GraphUnavailable: there is none, or of another format, or the cluster cannot be asked.
         """
-        version = (shards.get(Keys.current(name)) or b"").decode()
-        data = shards.get(Keys(name, version).manifest) if version else None
-        if data is None:
+        found = current_version(shards, name)
+        if found is None:
             raise GraphUnavailable(f"the cluster holds no graph {name!r}: push one")
-        try:
-            manifest = msgspec.json.decode(data, type=ClusterManifest)
-        except msgspec.DecodeError as error:
-            raise GraphUnavailable(f"{name}: its manifest cannot be read: {error}") from None
-        if manifest.format_version != FORMAT_VERSION:
-            raise GraphUnavailable(
-                f"{name}: format_version is {manifest.format_version}, this Hopserve reads {FORMAT_VERSION}"
-            )
-        return cls(shards, name, version, manifest, hot_bytes)
+        return cls(shards, name, *found, hot_bytes)
 
     def is_current(self) -> bool:
         """Whether it still is the version that counts; what has changed in it is no longer kept."""
@@ -112,9 +103,10 @@ class ClusterGraph:
         if current != self.version.encode():
             return False
         for number, change in changes:
+            changed = np.frombuffer(change[b"nodes"], dtype="<i8").astype(np.int64)
             for hot in (self._hot_rows, self._hot_nodes):
                 if int(change[b"after"]) == self.reached.seq:
-                    hot.forget(np.frombuffer(change[b"nodes"], dtype="<i8").astype(np.int64))
+                    hot.forget(changed)
                 else:  # the one before it is there no longer
                     hot.clear()
             self._note(number, change)
@@ -317,7 +309,7 @@ class _Rows:
         place = self._places(index)
         count = np.minimum(self._start[place + 1] - self._start[place], fanout)
         self._needed[place] = np.maximum(self._needed[place], count)
-        return self._edges["source"][_ranges(self._start[place], count)].astype(np.int64)
+        return self._edges["source"][positions(self._start[place], count)].astype(np.int64)
 
     def of(self, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Offsets int64 [len(index) + 1], and the edges that are needed, for nodes that are ascending."""
@@ -327,7 +319,7 @@ class _Rows:
         count[at], start[at] = self._needed, self._start[:-1]
         indptr = np.zeros(len(index) + 1, dtype=np.int64)
         np.cumsum(count, out=indptr[1:])
-        return _frozen(indptr), self._edges[_ranges(start, count)]
+        return _frozen(indptr), self._edges[positions(start, count)]
 
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(self._index)
@@ -343,12 +335,6 @@ def _is_edge(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Bool [num_rows, most]: the places that hold edges."""
     is_edge: NDArray[np.bool_] = np.arange(rows["edges"].shape[1]) < rows["count"][:, None]
     return is_edge
-
-
-def _ranges(start: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions from each start on, so many of each."""
-    before = np.cumsum(count) - count
-    return np.repeat(start - before, count) + np.arange(int(count.sum()))
 
 
 def _fields(index: NDArray[np.int64]) -> list[bytes]:
