@@ -176,23 +176,26 @@ class Forwards:
         """What a forward of some size takes of memory for each node."""
         wanted = _MEASURED_NODES
         while True:
-            seeds = np.arange(num_nodes)[: max(1, wanted // self._full_plan.max_tree_nodes)]
-            found = len(self._inputs.sample(seeds, self._full_plan).trees.node)
-            sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
             try:
-                self._run(sampled)  # what TorchScript takes to compile is not to be counted
-                # The most of some: pages that an earlier one has left would not be seen.
-                peak = max(
-                    peak_bytes(self._model.device, lambda: self._run(sampled))  # noqa: B023 - run at once
-                    for _ in range(_MEASURED_TIMES)
-                )
+                (few, some), (many, more) = (self._peak(num_nodes, wanted // part) for part in (2, 1))
             except OutOfMemory as error:
                 release(self._model.device)
                 wanted //= 4
                 if not wanted:
                     raise ModelError("there is no memory for a forward over a single node") from error
             else:
-                return peak // len(sampled.trees.node)
+                # Memory kept from earlier ones can hide a part of each peak, but not of what is added.
+                return max(more // many, (more - some) // (many - few) if many > few else 0)
+
+    def _peak(self, num_nodes: int, wanted: int) -> tuple[int, int]:
+        """A forward of about so many nodes: how many it has, and the bytes that it takes at its peak."""
+        seeds = np.arange(num_nodes)[: max(1, wanted // self._full_plan.max_tree_nodes)]
+        found = len(self._inputs.sample(seeds, self._full_plan).trees.node)
+        sampled = self._inputs.sample(np.tile(seeds, max(1, wanted // found)), self._full_plan)
+        self._run(sampled)  # what TorchScript takes to compile is not to be counted
+        # The most of some: pages that an earlier one has left would not be seen.
+        peaks = [peak_bytes(self._model.device, lambda: self._run(sampled)) for _ in range(_MEASURED_TIMES)]
+        return len(sampled.trees.node), max(peaks)
 
     def _count(self, seeds: Sequence[Seed], sampled: Sampled, source: Source) -> None:
         """Count each tree as often as it was asked for, though it was computed once."""

@@ -19,7 +19,7 @@ from handler.graph.arrays import GraphArrays
 from handler.graph.edges import EdgeArrays
 from handler.graph.features import DenseFeatures
 from handler.graph.snapshot import Snapshot
-from handler.model.exported import ModelInput
+from handler.model.exported import ExportedModel, ModelInput
 from handler.model.memory import peak_bytes
 from handler.model.output import ModelOutput
 from tests.models import random_model
@@ -210,18 +210,51 @@ def _hubs(num_nodes: int = 4000, feature_dim: int = 64) -> GraphArrays:
     return GraphArrays("hubs", edges, num_nodes, features=DenseFeatures(x))
 
 
+def _hub_model(hidden_dim: int) -> ExportedModel:
+    from archive.checkpoint import ModelConfig
+    from tests.served import exported
+
+    config = ModelConfig(
+        task="embedding",
+        feature_dim=64,
+        hidden_dim=hidden_dim,
+        embedding_dim=16,
+        layer_fanouts=(10, 10),
+        labels=(),
+    )
+    return exported(config.build().eval(), config.export_plan())
+
+
+def test_what_cannot_be_seen_of_each_peak_makes_no_forward_too_large(
+    make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_bytes, budget = 1_000, 8_000_000
+    model, sizes = _hub_model(8), [0]
+
+    class Watched:
+        signature, device, score = model.signature, CPU, model.score
+
+        def run(self, given: ModelInput) -> ModelOutput:
+            sizes.append(len(given.tensors[0]))
+            return model.run(given)
+
+    def seen_in_part(_: torch.device, work: Callable[[], object]) -> int:
+        work()
+        return max(0, sizes[-1] * node_bytes - 7_000_000)
+
+    monkeypatch.setattr("handler.forwards.peak_bytes", seen_in_part)
+    served = Answering(make_snapshot(_hubs()), Watched(), max_bytes_per_forward=budget)
+    served.service.warm_up(64)
+    sizes.clear()
+    served.ask({"node_ids": list(range(2_000))})
+    assert budget / node_bytes / 2 < max(sizes) <= budget / node_bytes
+
+
 def test_a_huge_batch_stays_within_its_memory_and_is_right(
     make_snapshot: Callable[..., Snapshot],
 ) -> None:
     """256 requests, of which one has 2,000 nodes and one is unknown."""
-    from archive.checkpoint import ModelConfig
-    from tests.served import exported
-
-    snapshot = make_snapshot(_hubs())
-    config = ModelConfig(
-        task="embedding", feature_dim=64, hidden_dim=1024, embedding_dim=16, layer_fanouts=(10, 10), labels=()
-    )
-    model = exported(config.build().eval(), config.export_plan())
+    snapshot, model = make_snapshot(_hubs()), _hub_model(1024)
     budget = 8_000_000
     peaks: list[int] = []
 
