@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from gateway.envoy.bootstrap import EnvoyFiles
-from gateway.envoy.clusters import LOOPBACK
 from gateway.envoy.control import EnvoyControl
+from gateway.envoy.forms import LOOPBACK
 from gateway.rollout.manifest import ManifestFile
 from gateway.rollout.registry import Registry, Report
 from gateway.rollout.rollouts import Rollouts

@@ -17,8 +17,7 @@ from gateway.console.app import PREFIX, Console
 from gateway.console.sampling import SAMPLE_S
 from gateway.degraded.tables import LastAnswers
 from gateway.envoy.admin import Admin
-from gateway.envoy.clusters import LOOPBACK
-from gateway.envoy.process import find_envoy, start_envoy, stop_envoy
+from gateway.envoy.forms import LOOPBACK
 from gateway.errors import GatewayError, UpstreamError
 from gateway.place import Gateway
 from gateway.rollout.app import ControllerApp
@@ -137,27 +136,21 @@ class _Running:
     def _start_envoy(self) -> None:
         """Start Envoy, or take over the one that runs; what its configuration says by now is told to both."""
         gateway = self._gateway
-        files, control = gateway.files, gateway.control
+        control = gateway.control
         self._key = self._find_key()
         self._api_keys = gateway.api_keys()
-        running = find_envoy(files)
-        if running is not None and not control.is_started_alike():
-            stop_envoy(running, self._settings, _DRAIN_TIMEOUT_S)
-            running = None
-        traffic = gateway.rollouts.traffic()
-        if running is None:
-            control.write_all(traffic, self._api_keys, self._key)
-            control.check(traffic, self._api_keys)
-            start_envoy(files, self._settings, gateway.logs / "envoy.log")
+        if control.keep(_DRAIN_TIMEOUT_S):
+            control.write_key(self._key)
+            control.write_listener(self._api_keys)
+            gateway.rollouts.carry_out()
             return
-        control.write_key(self._key)
-        control.write_listener(self._api_keys)
-        gateway.rollouts.carry_out()
+        traffic = gateway.rollouts.traffic()
+        control.write_all(traffic, self._api_keys, self._key)
+        control.check(traffic, self._api_keys)
+        control.start(gateway.logs / "envoy.log")
 
     def _stop_envoy(self) -> None:
-        running = find_envoy(self._gateway.files)
-        if running is not None:
-            stop_envoy(running, self._settings, _DRAIN_TIMEOUT_S)
+        self._gateway.control.stop(_DRAIN_TIMEOUT_S)
 
     def _repeat(self, duty: Callable[[], None], every_s: float) -> None:
         """Do something again and again; what fails is said once, and tried again."""
@@ -182,7 +175,7 @@ class _Running:
     def _keep_up(self) -> None:
         """What can."""
         gateway = self._gateway
-        if find_envoy(gateway.files) is None and not self._ended.is_set():
+        if not gateway.control.has_process() and not self._ended.is_set():
             _log.error("Envoy has ended, and is started again")
             self._start_envoy()
         gateway.rollouts.carry_out()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import yaml
@@ -16,8 +16,9 @@ _Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-_Header = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)]
+HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)]
 _MIN_KEY_LENGTH = 16
+_Settings = TypeVar("_Settings", bound="EntranceSettings")
 _ModelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=128)]
 
 
@@ -175,35 +176,44 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     port: _Port = 8003
 
 
-class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All of `gateway.yaml`.
+class EntranceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every Envoy is told that clients ask, whatever it leads to.
 
     Args:
-        admin_port, controller_port: of Envoy's administration and of the controller, both on loopback only.
+        admin_port: of Envoy's administration, on loopback only.
         threads: that serve requests; 0: half of the cores.
-        metrics: where Prometheus may come from elsewhere; none: it comes to loopback.
-        models: those to serve, with further settings; none: all but those that take changes of a graph.
-        sticky_header: requests with the same value of this header go to the same version.
         max_request_bytes: longer ones are answered 413; none: what TorchServe takes.
-        rollout: what makes a rollout go on, wait or go back.
-        autoscale: how many workers the versions of a model have; those of models not named keep theirs.
+        metrics: where Prometheus may come from elsewhere; none: it comes to loopback.
     """
 
     listen: Listen = Listen()
     admin_port: _Port = 8001
-    controller_port: _Port = 8002
     threads: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 0
-    models: tuple[_ModelName, ...] = ()
-    sticky_header: _Header = "x-sticky-key"
     max_request_bytes: _Count | None = None
     api_keys: ApiKeys = ApiKeys()
     limits: Limits = Limits()
     time_outs: TimeOuts = TimeOuts()
     retries: Retries = Retries()
-    breaker: Breaker = Breaker()
     log: Log = Log()
     tracing: Tracing | None = None
     metrics: Metrics | None = None
+
+
+class GatewaySettings(EntranceSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All of `gateway.yaml`.
+
+    Args:
+        controller_port: of the controller, on loopback only.
+        models: those to serve, with further settings; none: all but those that take changes of a graph.
+        sticky_header: requests with the same value of this header go to the same version.
+        rollout: what makes a rollout go on, wait or go back.
+        autoscale: how many workers the versions of a model have; those of models not named keep theirs.
+    """
+
+    controller_port: _Port = 8002
+    models: tuple[_ModelName, ...] = ()
+    sticky_header: HeaderName = "x-sticky-key"
+    breaker: Breaker = Breaker()
     rollout: Policy = Policy()
     autoscale: dict[_ModelName, ScalePolicy] = {}
 
@@ -214,11 +224,18 @@ def read_settings(file: Path) -> GatewaySettings:
     Raises:
         GatewayError: it cannot be read, or holds what it must not; names the key.
     """
+    return read_yaml(file, GatewaySettings) if file.exists() else GatewaySettings()
+
+
+def read_yaml(file: Path, kind: type[_Settings]) -> _Settings:
+    """Read settings of a kind.
+
+    Raises:
+        GatewayError: the file cannot be read, or holds what it must not; names the key.
+    """
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return msgspec.convert(content or {}, GatewaySettings)
-    except FileNotFoundError:
-        return GatewaySettings()
+        return msgspec.convert(content or {}, kind)
     except OSError as error:
         raise GatewayError(f"{file}: cannot be read: {error.strerror}") from None
     except (msgspec.ValidationError, yaml.YAMLError, UnicodeDecodeError) as error:

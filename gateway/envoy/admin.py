@@ -10,7 +10,7 @@ from typing import Self
 import httpx
 import msgspec
 
-from gateway.envoy.clusters import LOOPBACK
+from gateway.envoy.forms import LOOPBACK
 from gateway.errors import GatewayError
 
 _TIMEOUT_S = 5.0

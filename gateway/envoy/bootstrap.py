@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.envoy.clusters import LOOPBACK, TRACES
-from gateway.envoy.forms import Json, address, typed, watched
-from gateway.envoy.metrics import render_metrics
-from gateway.settings import GatewaySettings, Tracing
-from gateway.upstream.properties import ServerProperties
+from gateway.envoy.clusters import TRACES
+from gateway.envoy.forms import LOOPBACK, Json, address, typed, watched
+from gateway.envoy.metrics import Sources, render_metrics
+from gateway.settings import EntranceSettings, Tracing
 
 _BUCKETS_MS = [1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750]
 _BUCKETS_MS += [1000, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000]
@@ -56,8 +55,12 @@ class EnvoyFiles:
         return self.folder / "key.json"
 
 
-def render_bootstrap(settings: GatewaySettings, files: EnvoyFiles, properties: ServerProperties) -> Json:
-    """Envoy's first configuration."""
+def render_bootstrap(settings: EntranceSettings, files: EnvoyFiles, sources: Sources) -> Json:
+    """Envoy's first configuration.
+
+    Args:
+        sources: of metrics, beside Envoy itself.
+    """
     bootstrap: Json = {
         "node": {"id": "hopserve", "cluster": "hopserve"},
         "admin": {"address": address(LOOPBACK, settings.admin_port)},
@@ -94,7 +97,7 @@ def render_bootstrap(settings: GatewaySettings, files: EnvoyFiles, properties: S
     }
     static: Json = {}
     if settings.metrics is not None:
-        static = render_metrics(settings.metrics, settings, properties, LOOPBACK)
+        static = render_metrics(settings.metrics, settings.admin_port, sources)
     if settings.tracing is not None:
         static.setdefault("clusters", []).append(_traces_cluster(settings.tracing))
     if static:

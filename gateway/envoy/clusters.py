@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.envoy.forms import Json, address, address_of, extension, seconds, typed, watched
+from gateway.envoy.forms import LOOPBACK, Json, address, address_of, extension, seconds, typed, watched
 from gateway.envoy.secrets import UPSTREAM_KEY
 from gateway.headers import DEGRADED, ORIGINAL_PATH, VERB
 from gateway.settings import Breaker, GatewaySettings
@@ -20,7 +20,6 @@ from gateway.upstream.properties import ServerProperties
 from handler import headers
 
 CONTROLLER = "controller"
-LOOPBACK = "127.0.0.1"
 TRACES = "traces"
 _HEALTH_PATH = "/metrics?name[]=none"
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from gateway.envoy.forms import Json, extension, fraction, seconds
 from gateway.headers import API_KEY, CLIENT
-from gateway.settings import Bucket, GatewaySettings, Limits
+from gateway.settings import Bucket, EntranceSettings, Limits
 
 _STATISTICS = "front"
 _ANONYMOUS = "anonymous"
 
 
-def render_filters(settings: GatewaySettings, api_keys: Mapping[str, str], max_bytes: int) -> Iterator[Json]:
+def render_filters(settings: EntranceSettings, api_keys: Mapping[str, str], max_bytes: int) -> Iterator[Json]:
     """The filters that a request passes, in their order.
 
     Args:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+LOOPBACK = "127.0.0.1"
 _TYPES = "type.googleapis.com/envoy."
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from gateway.envoy.filters import render_filters
 from gateway.envoy.forms import Json, address, extension, seconds, typed
 from gateway.envoy.replies import render_replies
 from gateway.headers import DIVERTING
-from gateway.settings import GatewaySettings
+from gateway.settings import EntranceSettings
 
 LISTENER = "front"
 _ANONYMOUS = "anonymous"
@@ -22,7 +22,7 @@ _INTERNAL_PREFIXES = ("x-hopserve-", "x-envoy-")
 
 
 def render_listener(
-    settings: GatewaySettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
+    settings: EntranceSettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
 ) -> Json:
     """The one listener that clients connect to.
 
@@ -61,7 +61,7 @@ def render_listener(
 
 
 def _http(
-    settings: GatewaySettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
+    settings: EntranceSettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
 ) -> Json:
     waits = settings.time_outs
     fields: dict[str, Any] = {

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from collections.abc import Mapping
 
-from gateway.envoy.forms import Json, address, extension, typed
+from gateway.envoy.forms import LOOPBACK, Json, address, address_of, extension, typed
 from gateway.settings import GatewaySettings, Metrics
 from gateway.upstream.properties import ServerProperties
 
 _TIMEOUT = "10s"
+# The path that gives metrics and the address of what has them, by the name under which Prometheus asks.
+Sources = Mapping[str, tuple[str, Json]]
 
 
-def render_metrics(
-    listen: Metrics, settings: GatewaySettings, properties: ServerProperties, loopback: str
-) -> Json:
-    """Static resources: a listener with three paths, and what each leads to.
+def sources_of(settings: GatewaySettings, properties: ServerProperties) -> Sources:
+    """What has metrics beside the Envoy of a gateway."""
+    return {
+        "controller": ("/metrics", address(LOOPBACK, settings.controller_port)),
+        "torchserve": ("/metrics", address_of(properties.metrics_url)),
+    }
+
+
+def render_metrics(listen: Metrics, admin_port: int, others: Sources) -> Json:
+    """Static resources: a listener with a path for each source, and what each leads to.
 
     Nothing else of Envoy's administration can be reached by it: that one can end Envoy.
 
     Args:
         listen: where Prometheus comes.
-        loopback: where the administration and the controller listen.
+        others: beside Envoy itself.
     """
-    torchserve = urlsplit(properties.metrics_url)
-    sources = {
-        "envoy": ("/stats/prometheus", address(loopback, settings.admin_port)),
-        "controller": ("/metrics", address(loopback, settings.controller_port)),
-        "torchserve": ("/metrics", address(torchserve.hostname or "", torchserve.port or 0)),
-    }
+    sources = {"envoy": ("/stats/prometheus", address(LOOPBACK, admin_port)), **others}
     return {
         "listeners": [_listener(listen, {name: path for name, (path, _) in sources.items()})],
         "clusters": [_cluster(name, where) for name, (_, where) in sources.items()],

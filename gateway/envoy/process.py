@@ -15,7 +15,7 @@ from gateway.background import start_in_background
 from gateway.envoy.admin import Admin
 from gateway.envoy.bootstrap import EnvoyFiles
 from gateway.errors import GatewayError
-from gateway.settings import GatewaySettings
+from gateway.settings import EntranceSettings
 
 _BINARY = Path(envoy.__file__).parent / "_bin" / "envoy"
 _START_TIMEOUT_S = 30.0
@@ -51,7 +51,7 @@ def validate(configuration: Path) -> None:
         raise GatewayError(f"Envoy refuses its configuration: {said[-1] if said else 'without a reason'}")
 
 
-def start_envoy(files: EnvoyFiles, settings: GatewaySettings, console: Path) -> psutil.Process:
+def start_envoy(files: EnvoyFiles, settings: EntranceSettings, console: Path) -> psutil.Process:
     """Start Envoy in the background; returns when it listens.
 
     Args:
@@ -75,7 +75,7 @@ def start_envoy(files: EnvoyFiles, settings: GatewaySettings, console: Path) -> 
     return psutil.Process(started.pid)
 
 
-def stop_envoy(process: psutil.Process, settings: GatewaySettings, drain_timeout_s: float) -> None:
+def stop_envoy(process: psutil.Process, settings: EntranceSettings, drain_timeout_s: float) -> None:
     """Stop Envoy, once it has answered all that it was asked.
 
     Raises:
@@ -108,7 +108,7 @@ def kill_envoy(process: psutil.Process) -> None:
         process.wait(_STOP_TIMEOUT_S)
 
 
-def _is_listening(admin: Admin, files: EnvoyFiles, settings: GatewaySettings) -> bool:
+def _is_listening(admin: Admin, files: EnvoyFiles, settings: EntranceSettings) -> bool:
     if not admin.is_ready() or admin.configuration() != files.bootstrap:
         return False
     counts = admin.numbers("^listener_manager\\.(total_listeners_active|lds\\.update_rejected)$")

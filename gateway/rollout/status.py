@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from gateway.envoy.clusters import LOOPBACK
+from gateway.envoy.forms import LOOPBACK
 
 _TIMEOUT_S = 2.0
 
