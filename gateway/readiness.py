@@ -50,7 +50,7 @@ def look(gateway: Gateway, *, with_gateway: bool) -> Readiness:
     Args:
         with_gateway: whether Envoy must be there; else TorchServe alone counts.
     """
-    if _mark(gateway).exists():
+    if is_draining(gateway):
         return Readiness("draining", "a stop is coming")
     try:
         broken = _given_up(gateway.properties)
@@ -66,9 +66,18 @@ def look(gateway: Gateway, *, with_gateway: bool) -> Readiness:
     return Readiness("ready")
 
 
+def is_draining(gateway: Gateway) -> bool:
+    """Whether a stop is coming."""
+    return _mark(gateway).exists()
+
+
 def is_ready_again(gateway: Gateway) -> None:
     """Forget that a stop was coming, because a start came."""
-    _mark(gateway).unlink(missing_ok=True)
+    if is_draining(gateway):
+        _mark(gateway).unlink(missing_ok=True)
+        with Admin(gateway.settings.admin_port) as admin:
+            if admin.is_answering():
+                admin.keep_connections()
 
 
 def drain(gateway: Gateway, at_least_s: float, timeout_s: float) -> None:
@@ -86,7 +95,7 @@ def drain(gateway: Gateway, at_least_s: float, timeout_s: float) -> None:
     gateway.folder.mkdir(parents=True, exist_ok=True)
     _mark(gateway).touch()
     with Admin(gateway.settings.admin_port) as admin, Client(gateway.properties) as client:
-        has_gateway = admin.is_ready()
+        has_gateway = admin.is_answering()
         if has_gateway:
             admin.close_connections()
         quiet = 0

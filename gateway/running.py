@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway import readiness
 from gateway.autoscale.autoscaler import Autoscaler
 from gateway.console.app import PREFIX, Console
 from gateway.console.sampling import SAMPLE_S
@@ -33,6 +34,7 @@ _TICK_S = 0.25
 _KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new one, and they are tried again
 _UPKEEP_S = 2.0
 _SCALE_S = 1.0
+_LOOK_S = 1.0
 _MAX_LOG_BYTES = 100_000_000
 _DRAIN_TIMEOUT_S = 30.0
 # Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
@@ -72,7 +74,7 @@ class _Running:
         self._comparer = Comparer(gateway.properties)
         graph = os.environ.get(GRAPH_VARIABLE)
         last = LastAnswers(gateway.properties, graph=Path(graph) if graph else None)
-        self._served = ControllerApp(last, self._comparer, self._status)
+        self._served = ControllerApp(last, self._comparer, self._status, self._state)
         self._admin = Admin(gateway.settings.admin_port)
         self._console = Console.of(
             gateway.rollouts, self._admin, gateway.properties, self._status, self._served.degraded
@@ -91,6 +93,7 @@ class _Running:
         self._api_keys: dict[str, str] = {}
         self._ended = threading.Event()
         self._problems: dict[str, str] = {}
+        self._readiness = readiness.Readiness("loading")
 
     async def run(self, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
         await asyncio.to_thread(self._look_first)
@@ -106,6 +109,7 @@ class _Running:
                     (self._tick, _TICK_S),
                     (self._keep_up, _UPKEEP_S),
                     (self._scale, _SCALE_S),
+                    (self._look, _LOOK_S),
                     (self._console.sample, SAMPLE_S),
                 )
             ]
@@ -121,6 +125,7 @@ class _Running:
             self._admin.close()
 
     def _look_first(self) -> None:
+        self._look()
         try:
             self._reconciler.reconcile()
         except UpstreamError as error:  # there may be degraded answers
@@ -198,6 +203,13 @@ class _Running:
         for look in self._autoscaler.tick():
             if look.is_change:
                 _log.warning("%s", look)
+
+    def _look(self) -> None:
+        """Whether requests may be sent here; Envoy itself shows that it listens."""
+        self._readiness = readiness.look(self._gateway, with_gateway=False)
+
+    def _state(self) -> str:
+        return "draining" if readiness.is_draining(self._gateway) else self._readiness.kind
 
     def _renew_key(self) -> None:
         """Tell Envoy of a new key, be it that the old one runs out, or that someone else has renewed it."""

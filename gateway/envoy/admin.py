@@ -61,6 +61,14 @@ class Admin:
         except httpx.HTTPError:
             return False
 
+    def is_answering(self) -> bool:
+        """Whether there is an Envoy, ready or not."""
+        try:
+            self._http.get("/ready")
+        except httpx.HTTPError:
+            return False
+        return True
+
     def configuration(self) -> Path:
         """The file that it was started with."""
         text = self._get("/server_info")
@@ -94,6 +102,10 @@ class Admin:
     def close_connections(self) -> None:
         """Begin to close each connection behind its next answer; new ones are still accepted."""
         self._post("/healthcheck/fail")
+
+    def keep_connections(self) -> None:
+        """Close them no more, after all."""
+        self._post("/healthcheck/ok")
 
     def drain(self) -> None:
         """Begin to close connections as their requests end, and then to accept no more."""

@@ -8,6 +8,8 @@ from gateway.envoy.forms import Json, extension, fraction, seconds
 from gateway.headers import API_KEY, CLIENT
 from gateway.settings import Bucket, EntranceSettings, Limits
 
+AUTHENTICATION = "envoy.filters.http.api_key_auth"
+RATE_LIMIT = "envoy.filters.http.local_ratelimit"
 _STATISTICS = "front"
 _ANONYMOUS = "anonymous"
 
@@ -51,9 +53,8 @@ def _only_once() -> Json:
 
 
 def _authentication(api_keys: Mapping[str, str], *, required: bool) -> Json:
-    name = "envoy.filters.http.api_key_auth"
     filtered = extension(
-        name,
+        AUTHENTICATION,
         "extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
         credentials=[{"key": key, "client": client} for client, key in sorted(api_keys.items())],
         key_sources=[{"header": API_KEY}],
@@ -71,7 +72,7 @@ def _authentication(api_keys: Mapping[str, str], *, required: bool) -> Json:
     }
     skip = {"action": extension("skip", "extensions.filters.common.matcher.action.v3.SkipFilter")}
     return extension(
-        name,
+        AUTHENTICATION,
         "extensions.common.matching.v3.ExtensionWithMatcher",
         extension_config=filtered,
         xds_matcher={
@@ -103,7 +104,7 @@ def _rate_limit(limits: Limits) -> Json:
         }
     }
     return extension(
-        "envoy.filters.http.local_ratelimit",
+        RATE_LIMIT,
         "extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
         stat_prefix=_STATISTICS,
         filter_enabled={"default_value": fraction(1)},

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.envoy.clusters import CONTROLLER, cluster_name
-from gateway.envoy.forms import Json, error_body, extension, fraction, seconds, set_header
+from gateway.envoy.filters import AUTHENTICATION, RATE_LIMIT
+from gateway.envoy.forms import Json, error_body, extension, fraction, seconds, set_header, typed
 from gateway.headers import PRIORITY, VERB, VERSION
 from gateway.settings import GatewaySettings
 from gateway.traffic import ModelTraffic, Traffic, VersionTraffic
@@ -15,6 +16,8 @@ from handler import headers
 
 ROUTES = "routes"
 _BY_WEIGHT = "v1"
+READY = "/ready"
+_READY_TIMEOUT_S = 1.0
 _TRIES_OF_WORKERS = 3
 
 
@@ -37,9 +40,10 @@ def render_routes(traffic: Traffic, settings: GatewaySettings) -> Json:
     """Envoy's route configuration.
 
     `/v1/MODEL/VERB` goes to a version by weight, or to the one that the header `X-Model-Version` names;
-    `/vN/MODEL/VERB` to versions with the major N.
+    `/vN/MODEL/VERB` to versions with the major N. `/ready` says whether requests may be sent here.
     """
     routes = [route for model in traffic.models for route in _model_routes(model, settings)]
+    routes.append(_ready())
     routes.append(
         {"match": {"prefix": "/"}, **_refusal(404, "not_found", "no such path: see /v1/MODEL/predict")}
     )
@@ -70,6 +74,16 @@ def _model_routes(model: ModelTraffic, settings: GatewaySettings) -> Iterator[Js
             if f"v{major}" != _BY_WEIGHT:
                 yield _other_methods(path, verb_settings)
                 yield from _each_priority({"path": path}, verb, model, versions, settings)
+
+
+def _ready() -> Json:
+    """What the controller says, to whoever spreads requests over hosts: without a key or a limit."""
+    no_filter = typed("config.route.v3.FilterConfig", is_optional=True, disabled=True)
+    return {
+        "match": {"path": READY, "headers": [_is(":method", "GET")]},
+        "route": {"cluster": CONTROLLER, "timeout": seconds(_READY_TIMEOUT_S)},
+        "typed_per_filter_config": {AUTHENTICATION: no_filter, RATE_LIMIT: no_filter},
+    }
 
 
 def _other_methods(path: str, verb: _Verb) -> Json:

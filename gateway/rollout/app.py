@@ -17,6 +17,7 @@ from gateway.rollout.observe import VersionName
 
 _DEGRADED = "hopserve_degraded_answers"
 _PRECOMPUTED = "precomputed"
+_READY = "ready"
 _SESSION = web.AppKey("session", aiohttp.ClientSession)
 
 
@@ -25,18 +26,25 @@ class ControllerApp:
 
     Args:
         status: describes what is going on, as JSON.
+        state: in a word, whether requests can be sent here: `ready`, or why not.
     """
 
     def __init__(
-        self, last: LastAnswers, comparer: Comparer, status: Callable[[], Mapping[str, Any]]
+        self,
+        last: LastAnswers,
+        comparer: Comparer,
+        status: Callable[[], Mapping[str, Any]],
+        state: Callable[[], str],
     ) -> None:
         self._registry = CollectorRegistry()
         self._comparer = comparer
         self._status = status
+        self._state = state
         self.app = degraded_app(last, registry=self._registry)
         self.app.cleanup_ctx.append(_session)
         self.app.router.add_post("/v1/{model}/predict", self._compare)
         self.app.router.add_get("/status", self._show)
+        self.app.router.add_get("/ready", self._ready)
 
     def degraded(self) -> dict[VersionName, int]:
         """How many degraded answers were given with a good status, by model and version."""
@@ -56,6 +64,10 @@ class ControllerApp:
 
     async def _show(self, request: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(self._status()), content_type="application/json")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        state = self._state()
+        return web.json_response({"state": state}, status=200 if state == _READY else 503)
 
 
 async def _session(app: web.Application) -> AsyncIterator[None]:

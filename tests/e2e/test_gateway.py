@@ -296,5 +296,6 @@ def test_keys_can_be_required_and_connections_encrypted(
         ask = {"json": {"node_id": 42}, "verify": context}
         assert httpx.post(front.url(), headers=_BOB, **ask).status_code == 200
         assert _error_of(httpx.post(front.url(), **ask)) == (401, "unauthorized")
+        until(lambda: httpx.get(front.url("/ready"), verify=context).json() == {"state": "ready"})
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             front.ask({"node_id": 42}, headers=_BOB)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from gateway.place import Gateway
 from gateway.process import start_gateway
-from gateway.readiness import Readiness, look
+from gateway.readiness import Readiness, is_ready_again, look
 from scripts.cli.main import hopserve
 from tests.conftest import Example
 from tests.live_servers import until
@@ -90,6 +90,7 @@ def test_drain_waits_for_what_is_in_flight(archive_of: Callable[..., Path], run_
 
 def _drained(server: Server) -> None:
     assert _run(server, "ready") == (0, "ready\n")
+    until(lambda: _ready_over_http(server) == (200, "ready"))
     answered: list[int] = []
     asked = {"node_ids": list(range(1797)), "max_staleness_ms": 0}
     url = Gateway.of(server.properties).url + "/v1/graphsage/predict"
@@ -107,3 +108,13 @@ def _drained(server: Server) -> None:
     assert answered == [200] * 8
     assert _run(server, "ready") == (1, "draining: a stop is coming\n")
     assert _run(server, "ready", "--alive")[0] == 0
+    assert _ready_over_http(server) == (503, "draining")
+    is_ready_again(Gateway.of(server.properties))
+    until(lambda: _ready_over_http(server) == (200, "ready"))
+    with httpx.Client() as client:  # whose connection is not closed behind each answer any more
+        assert "connection" not in client.post(url, json={"node_id": 1}).headers
+
+
+def _ready_over_http(server: Server) -> tuple[int, str]:
+    answer = httpx.get(Gateway.of(server.properties).url + "/ready")
+    return answer.status_code, answer.json()["state"]
