@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gateway.envoy.bootstrap import EnvoyFiles
 from gateway.envoy.control import EnvoyControl
-from gateway.envoy.forms import LOOPBACK
 from gateway.rollout.manifest import ManifestFile
 from gateway.rollout.registry import Registry, Report
 from gateway.rollout.rollouts import Rollouts
@@ -48,12 +47,30 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where clients ask, from this machine."""
-        listen = self.settings.listen
-        host = LOOPBACK if listen.address in {"0.0.0.0", "::"} else listen.address  # noqa: S104
-        return f"{'https' if listen.tls else 'http'}://{host}:{listen.port}"
+        return self.settings.listen.url
 
     @property
-    def controller_lock(self) -> Path:
+    def title(self) -> str:
+        """What to call it."""
+        return "the gateway"
+
+    @property
+    def command(self) -> list[str]:
+        """The arguments with which `hopserve` runs it."""
+        return ["gateway", "run", "--ts-config", str(self.properties.file)]
+
+    @property
+    def log(self) -> Path:
+        """What its controller prints."""
+        return self.logs / "controller.log"
+
+    @property
+    def envoy_log(self) -> Path:
+        """Envoy's warnings."""
+        return self.logs / "envoy.log"
+
+    @property
+    def lock(self) -> Path:
         """Which the one controller holds."""
         return self.folder / ".controller.lock"
 

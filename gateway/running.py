@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gateway.autoscale.autoscaler import Autoscaler
 from gateway.console.app import PREFIX, Console
 from gateway.console.sampling import SAMPLE_S
 from gateway.degraded.tables import LastAnswers
+from gateway.duties import Duties
 from gateway.envoy.admin import Admin
 from gateway.envoy.forms import LOOPBACK
 from gateway.errors import GatewayError, UpstreamError
@@ -26,7 +26,7 @@ from gateway.rollout.comparing import Comparer
 from gateway.rollout.controller import Controller
 from gateway.rollout.reconcile import Reconciler
 from gateway.upstream.tokens import Tokens
-from handler.errors import HopserveError, LockError
+from handler.errors import LockError
 from handler.locks import locked
 from handler.settings import GRAPH_VARIABLE
 
@@ -35,7 +35,6 @@ _KEY_S = 0.02  # who renews a key lets requests fail until Envoy knows the new o
 _UPKEEP_S = 2.0
 _SCALE_S = 1.0
 _LOOK_S = 1.0
-_MAX_LOG_BYTES = 100_000_000
 _DRAIN_TIMEOUT_S = 30.0
 # Renewed well before those who renew theirs a minute before the end: an old key dies at once, for everyone.
 _RENEWED_BEFORE_S = 300.0
@@ -55,11 +54,11 @@ async def run_gateway(gateway: Gateway, stopping: asyncio.Event, ready: Callable
     """
     gateway.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(gateway.controller_lock):
-            gateway.controller_lock.write_text(f"{os.getpid()}\n")
+        with locked(gateway.lock):
+            gateway.lock.write_text(f"{os.getpid()}\n")
             await _Running(gateway).run(stopping, ready)
     except LockError:
-        holder = gateway.controller_lock.read_text().strip()
+        holder = gateway.lock.read_text().strip()
         raise GatewayError(f"a controller runs already, as process {holder}") from None
 
 
@@ -91,8 +90,7 @@ class _Running:
         self._tokens = Tokens(gateway.properties, renewed_before_s=_RENEWED_BEFORE_S)
         self._key: str | None = None
         self._api_keys: dict[str, str] = {}
-        self._ended = threading.Event()
-        self._problems: dict[str, str] = {}
+        self._duties = Duties()
         self._readiness = readiness.Readiness("loading")
 
     async def run(self, stopping: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -102,25 +100,20 @@ class _Running:
         try:
             await self._listen(runner)
             await asyncio.to_thread(self._start_envoy)
-            loops = [
-                threading.Thread(target=self._repeat, args=(duty, every_s), daemon=True)
-                for duty, every_s in (
-                    (self._renew_key, _KEY_S),
-                    (self._tick, _TICK_S),
-                    (self._keep_up, _UPKEEP_S),
-                    (self._scale, _SCALE_S),
-                    (self._look, _LOOK_S),
-                    (self._console.sample, SAMPLE_S),
-                )
-            ]
-            for loop in loops:
-                loop.start()
+            self._duties.begin(
+                (self._renew_key, _KEY_S),
+                (self._tick, _TICK_S),
+                (self._keep_up, _UPKEEP_S),
+                (self._scale, _SCALE_S),
+                (self._look, _LOOK_S),
+                (self._console.sample, SAMPLE_S),
+            )
             ready()
             await stopping.wait()
-            self._ended.set()
+            self._duties.end()
             await asyncio.to_thread(self._stop_envoy)
         finally:
-            self._ended.set()
+            self._duties.end()
             await runner.cleanup()
             self._admin.close()
 
@@ -152,26 +145,10 @@ class _Running:
         traffic = gateway.rollouts.traffic()
         control.write_all(traffic, self._api_keys, self._key)
         control.check(traffic, self._api_keys)
-        control.start(gateway.logs / "envoy.log")
+        control.start(gateway.envoy_log)
 
     def _stop_envoy(self) -> None:
         self._gateway.control.stop(_DRAIN_TIMEOUT_S)
-
-    def _repeat(self, duty: Callable[[], None], every_s: float) -> None:
-        """Do something again and again; what fails is said once, and tried again."""
-        name = duty.__name__
-        while not self._ended.wait(every_s):
-            try:
-                duty()
-            except HopserveError as error:
-                if self._problems.get(name) != str(error):
-                    _log.error("%s", error)
-                self._problems[name] = str(error)
-            except Exception:  # noqa: BLE001 - the next time may go well
-                _log.exception("an error of the gateway itself")
-            else:
-                if self._problems.pop(name, None) is not None:
-                    _log.warning("that is over")
 
     def _tick(self) -> None:
         """What cannot wait."""
@@ -180,7 +157,7 @@ class _Running:
     def _keep_up(self) -> None:
         """What can."""
         gateway = self._gateway
-        if not gateway.control.has_process() and not self._ended.is_set():
+        if not gateway.control.has_process() and not self._duties.is_ended:
             _log.error("Envoy has ended, and is started again")
             self._start_envoy()
         gateway.rollouts.carry_out()
@@ -189,15 +166,9 @@ class _Running:
             gateway.control.write_listener(api_keys)
             self._api_keys = api_keys
             _log.warning("the keys of clients have changed")
-        self._bound_log()
+        gateway.control.bound_log(self._admin)
         for done in [*self._reconciler.reconcile(), *self._reconciler.load_missing()]:
             _log.warning("%s", done)
-
-    def _bound_log(self) -> None:
-        log = self._gateway.files.log
-        if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
-            log.replace(log.with_suffix(".1.log"))
-            self._admin.reopen_logs()
 
     def _scale(self) -> None:
         for look in self._autoscaler.tick():
@@ -236,4 +207,4 @@ class _Running:
             name: {"action": decision.action, "reason": decision.reason}
             for name, decision in list(self._controller.decisions.items())
         }
-        return {"pid": os.getpid(), "decisions": decisions, "problems": sorted(self._problems.values())}
+        return {"pid": os.getpid(), "decisions": decisions, "problems": self._duties.problems}

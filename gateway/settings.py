@@ -12,7 +12,7 @@ from gateway.autoscale.policy import ScalePolicy
 from gateway.errors import GatewayError
 from gateway.judging.policy import Policy
 
-_Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -41,10 +41,16 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     address: str = "127.0.0.1"
-    port: _Port = 8000
+    port: Port = 8000
     tls: Tls | None = None
     trusted_proxies: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
     max_connections: _Count = 10_000
+
+    @property
+    def url(self) -> str:
+        """Where to ask from this machine."""
+        host = "127.0.0.1" if self.address in {"0.0.0.0", "::"} else self.address  # noqa: S104
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
 class ApiKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -161,7 +167,7 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
 
     host: str
-    port: _Port = 4317
+    port: Port = 4317
     sample: _Share = 0.01
 
 
@@ -173,7 +179,7 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
 
     address: str = "127.0.0.1"
-    port: _Port = 8003
+    port: Port = 8003
 
 
 class EntranceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -187,7 +193,7 @@ class EntranceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """
 
     listen: Listen = Listen()
-    admin_port: _Port = 8001
+    admin_port: Port = 8001
     threads: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 0
     max_request_bytes: _Count | None = None
     api_keys: ApiKeys = ApiKeys()
@@ -210,7 +216,7 @@ class GatewaySettings(EntranceSettings, frozen=True, forbid_unknown_fields=True,
         autoscale: how many workers the versions of a model have; those of models not named keep theirs.
     """
 
-    controller_port: _Port = 8002
+    controller_port: Port = 8002
     models: tuple[_ModelName, ...] = ()
     sticky_header: HeaderName = "x-sticky-key"
     breaker: Breaker = Breaker()

@@ -7,18 +7,23 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import aiohttp
 
-from tests.gateways import Front
 from tests.live_servers import until
+
+
+class Asked(Protocol):
+    """A gateway or a balancer."""
+
+    def url(self) -> str: ...
 
 
 class Clients:
     """Ask the gateway so many times a second, whatever it answers; a context manager."""
 
-    def __init__(self, front: Front, rate: float = 100, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, front: Asked, rate: float = 100, headers: dict[str, str] | None = None) -> None:
         self.statuses: Counter[Any] = Counter()
         self.versions: Counter[str] = Counter()
         self.degraded = 0

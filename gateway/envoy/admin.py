@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,60 @@ class _Options(msgspec.Struct):
 
 class _ServerInfo(msgspec.Struct):
     command_line_options: _Options
+
+
+class _Socket(msgspec.Struct):
+    address: str
+    port_value: int
+
+
+class _Address(msgspec.Struct):
+    socket_address: _Socket
+
+
+class _Health(msgspec.Struct):
+    failed_active_health_check: bool = False
+    failed_outlier_check: bool = False
+    eds_health_status: str = "HEALTHY"
+
+
+class _Counted(msgspec.Struct):
+    name: str = ""
+    value: int = 0
+
+
+class _Endpoint(msgspec.Struct):
+    address: _Address
+    health_status: _Health
+    stats: list[_Counted] = []
+    hostname: str = ""
+
+
+class _Cluster(msgspec.Struct):
+    name: str
+    host_statuses: list[_Endpoint] = []
+
+
+class _Clusters(msgspec.Struct):
+    cluster_statuses: list[_Cluster]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An address of a cluster.
+
+    Args:
+        name: of the host, as the configuration has it.
+        state: `ready`, `not ready`, which it says itself, or `resting`, because it could not be reached.
+        num_active: requests that are in flight there.
+        num_requests: how many were sent there.
+    """
+
+    name: str
+    address: str
+    state: str
+    num_active: int
+    num_requests: int
 
 
 class Admin:
@@ -91,6 +146,15 @@ class Admin:
         """Texts, such as versions of configurations, whose names match."""
         return {stat.name: str(stat.value).strip('"') for stat in self._stats(pattern, type="TextReadouts")}
 
+    def endpoints(self, cluster: str) -> list[Endpoint]:
+        """The addresses of a cluster; none if there is no such cluster."""
+        text = self._get("/clusters", format="json")
+        try:
+            found = msgspec.json.decode(text, type=_Clusters, strict=False).cluster_statuses
+        except msgspec.DecodeError as error:
+            raise GatewayError(f"Envoy's description of its clusters is not understood: {error}") from None
+        return [_endpoint(each) for one in found if one.name == cluster for each in one.host_statuses]
+
     def num_active(self) -> int:
         """Requests of clients that are not answered yet."""
         return self._gauge("http.front.downstream_rq_active")
@@ -144,3 +208,17 @@ class Admin:
         if answer.is_error:
             raise GatewayError(f"Envoy answered {answer.status_code} to {path}: {answer.text.strip()}")
         return answer
+
+
+def _endpoint(found: _Endpoint) -> Endpoint:
+    where, health = found.address.socket_address, found.health_status
+    is_ready = not health.failed_active_health_check and health.eds_health_status == "HEALTHY"
+    counted = {stat.name: stat.value for stat in found.stats}
+    state = "resting" if health.failed_outlier_check else "ready" if is_ready else "not ready"
+    return Endpoint(
+        name=found.hostname,
+        address=f"{where.address}:{where.port_value}",
+        state=state,
+        num_active=counted.get("rq_active", 0),
+        num_requests=counted.get("rq_total", 0),
+    )

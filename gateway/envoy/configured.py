@@ -11,12 +11,13 @@ from gateway.envoy.admin import Admin
 from gateway.envoy.bootstrap import EnvoyFiles, render_bootstrap
 from gateway.envoy.forms import Json
 from gateway.envoy.metrics import Sources
-from gateway.envoy.process import find_envoy, start_envoy, stop_envoy, validate
+from gateway.envoy.process import find_envoy, kill_envoy, start_envoy, stop_envoy, validate
 from gateway.errors import GatewayError
 from gateway.settings import EntranceSettings
 from handler.graph.durable import replace_file
 
 _TIMEOUT_S = 10.0
+_MAX_LOG_BYTES = 100_000_000
 _POLL_S = 0.01
 
 
@@ -51,6 +52,7 @@ class ConfiguredEnvoy:
         static = whole.setdefault("static_resources", {})
         static["listeners"] = [*static.get("listeners", ()), listener]
         static["clusters"] = [*static.get("clusters", ()), *clusters]
+        self.files.log.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix="hopserve-") as folder:
             checked = Path(folder, "envoy.json")
             checked.write_bytes(resources.encoded(whole))
@@ -70,7 +72,7 @@ class ConfiguredEnvoy:
         running = find_envoy(self.files)
         if running is None:
             return False
-        if self._is_started_alike():
+        if self.is_started_alike():
             return True
         stop_envoy(running, self._entrance, drain_timeout_s)
         return False
@@ -84,6 +86,19 @@ class ConfiguredEnvoy:
         running = find_envoy(self.files)
         if running is not None:
             stop_envoy(running, self._entrance, drain_timeout_s)
+
+    def bound_log(self, admin: Admin) -> None:
+        """Move a log of requests away that has become long."""
+        log = self.files.log
+        if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".1.log"))
+            admin.reopen_logs()
+
+    def kill(self) -> None:
+        """Stop it at once, if it runs, whatever it is at."""
+        running = find_envoy(self.files)
+        if running is not None:
+            kill_envoy(running)
 
     def replace(self, admin: Admin, file: Path, wanted: list[Json], subscription: str) -> None:
         """Write a file, and wait until Envoy has read it.
@@ -106,7 +121,7 @@ class ConfiguredEnvoy:
                 raise GatewayError(f"Envoy has not read {file} after {_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
 
-    def _is_started_alike(self) -> bool:
+    def is_started_alike(self) -> bool:
         """Whether an Envoy that was started with the files of before would be started so again."""
         try:
             return self.files.bootstrap.read_bytes() == self._bootstrap()

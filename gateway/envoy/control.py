@@ -99,8 +99,9 @@ class EnvoyControl(ConfiguredEnvoy):
         )
 
     def _listener(self, api_keys: Mapping[str, str], routes: Json) -> Json:
-        max_bytes = self._settings.max_request_bytes or self._properties.max_request_bytes
-        return render_listener(self._settings, api_keys, routes, self.files.log, max_bytes)
+        return render_listener(
+            self._settings, api_keys, routes, self.files.log, self._properties.max_request_bytes
+        )
 
     def _clusters(self, traffic: Traffic) -> list[Json]:
         rendered = render_clusters(traffic, self._settings, self._upstream)

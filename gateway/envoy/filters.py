@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.envoy.forms import Json, extension, fraction, seconds
 from gateway.headers import API_KEY, CLIENT
@@ -14,13 +14,21 @@ _STATISTICS = "front"
 _ANONYMOUS = "anonymous"
 
 
-def render_filters(settings: EntranceSettings, api_keys: Mapping[str, str], max_bytes: int) -> Iterator[Json]:
+def render_filters(
+    settings: EntranceSettings,
+    api_keys: Mapping[str, str],
+    max_bytes: int,
+    first: Sequence[Json] = (),
+    last: Sequence[Json] = (),
+) -> Iterator[Json]:
     """The filters that a request passes, in their order.
 
     Args:
         api_keys: by the name of whom they are for.
         max_bytes: of a request.
+        first, last: further ones, before all others and right before the routes.
     """
+    yield from first
     if api_keys:
         yield _authentication(api_keys, required=settings.api_keys.required)
     if _has_limits(settings.limits):
@@ -30,6 +38,7 @@ def render_filters(settings: EntranceSettings, api_keys: Mapping[str, str], max_
         "envoy.filters.http.buffer", "extensions.filters.http.buffer.v3.Buffer", max_request_bytes=max_bytes
     )
     yield _only_once()
+    yield from last
     yield extension(
         "envoy.filters.http.router", "extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
     )

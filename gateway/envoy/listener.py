@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,12 @@ _INTERNAL_PREFIXES = ("x-hopserve-", "x-envoy-")
 
 
 def render_listener(
-    settings: EntranceSettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
+    settings: EntranceSettings,
+    api_keys: Mapping[str, str],
+    routes: Json,
+    log_file: Path,
+    max_bytes: int,
+    **more_filters: Sequence[Json],
 ) -> Json:
     """The one listener that clients connect to.
 
@@ -30,9 +35,13 @@ def render_listener(
         api_keys: by the name of whom they are for.
         routes: the fields that say what its routes are, or where.
         log_file: to which it writes a line for some requests.
-        max_bytes: of a request.
+        max_bytes: of a request, where the settings say nothing.
+        more_filters: `first` and `last`; see `render_filters`.
     """
-    chain: Json = {"filters": [_http(settings, api_keys, routes, log_file, max_bytes)]}
+    filters = list(
+        render_filters(settings, api_keys, settings.max_request_bytes or max_bytes, **more_filters)
+    )
+    chain: Json = {"filters": [_http(settings, filters, routes, log_file)]}
     if settings.listen.tls is not None:
         files = settings.listen.tls
         certificate = {
@@ -60,15 +69,13 @@ def render_listener(
     }
 
 
-def _http(
-    settings: EntranceSettings, api_keys: Mapping[str, str], routes: Json, log_file: Path, max_bytes: int
-) -> Json:
+def _http(settings: EntranceSettings, filters: list[Json], routes: Json, log_file: Path) -> Json:
     waits = settings.time_outs
     fields: dict[str, Any] = {
         "stat_prefix": LISTENER,
         "codec_type": "AUTO",
         **routes,
-        "http_filters": list(render_filters(settings, api_keys, max_bytes)),
+        "http_filters": filters,
         "early_header_mutation_extensions": [_strip()],
         # Nobody is trusted with Envoy's own headers, wherever they connect from.
         "use_remote_address": True,

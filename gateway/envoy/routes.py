@@ -45,7 +45,7 @@ def render_routes(traffic: Traffic, settings: GatewaySettings) -> Json:
     routes = [route for model in traffic.models for route in _model_routes(model, settings)]
     routes.append(_ready())
     routes.append(
-        {"match": {"prefix": "/"}, **_refusal(404, "not_found", "no such path: see /v1/MODEL/predict")}
+        {"match": {"prefix": "/"}, **refusal(404, "not_found", "no such path: see /v1/MODEL/predict")}
     )
     return {
         "name": ROUTES,
@@ -91,7 +91,7 @@ def _other_methods(path: str, verb: _Verb) -> Json:
     other = {"name": ":method", "string_match": {"safe_regex": {"regex": verb.methods}}, "invert_match": True}
     return {
         "match": {"path": path, "headers": [other]},
-        **_refusal(405, "method_not_allowed", f"send {verb.methods.replace('|', ' or ')}"),
+        **refusal(405, "method_not_allowed", f"send {verb.methods.replace('|', ' or ')}"),
     }
 
 
@@ -102,13 +102,13 @@ def _by_version(path: str, verb: str, model: ModelTraffic, settings: GatewaySett
         match = {"path": path, "headers": [_is(VERSION, name)]}
         yield from _each_priority(match, verb, model, versions, settings)
     match = {"path": path, "headers": [{"name": VERSION, "present_match": True}]}
-    yield {"match": match, **_refusal(404, "unknown_version", f"{model.model} has no such version")}
+    yield {"match": match, **refusal(404, "unknown_version", f"{model.model} has no such version")}
     if any(version.weight for version in model.versions):
         yield from _each_priority({"path": path}, verb, model, model.versions, settings)
     else:
         yield {
             "match": {"path": path},
-            **_refusal(503, "not_ready", f"no version of {model.model} takes traffic"),
+            **refusal(503, "not_ready", f"no version of {model.model} takes traffic"),
         }
 
 
@@ -190,7 +190,8 @@ def _is(header: str, value: str) -> Json:
     return {"name": header, "string_match": {"exact": value}}
 
 
-def _refusal(status: int, code: str, message: str) -> dict[str, Any]:
+def refusal(status: int, code: str, message: str) -> dict[str, Any]:
+    """The fields of a route that answers an error by itself."""
     return {
         "direct_response": {"status": status, "body": {"inline_string": error_body(code, message)}},
         "response_headers_to_add": [set_header("content-type", "application/json")],

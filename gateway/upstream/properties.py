@@ -9,7 +9,7 @@ import javaproperties
 
 from gateway.errors import UpstreamError
 
-_MAX_REQUEST_BYTES = 6_553_500  # TorchServe's own default
+MAX_REQUEST_BYTES = 6_553_500  # TorchServe's own default
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ServerProperties:
     model_store: Path
     key_file: Path
     token_auth: bool
-    max_request_bytes: int = _MAX_REQUEST_BYTES
+    max_request_bytes: int = MAX_REQUEST_BYTES
 
 
 def read_properties(file: Path) -> ServerProperties:
@@ -61,4 +61,4 @@ def read_properties(file: Path) -> ServerProperties:
 def _bytes_of(file: Path, text: str) -> int:
     if text and not text.isdecimal():
         raise UpstreamError(f"{file}: max_request_size={text} is no number of bytes")
-    return int(text or _MAX_REQUEST_BYTES)
+    return int(text or MAX_REQUEST_BYTES)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 
 import click
 
 from gateway.place import Gateway
 from gateway.process import READY, find_controller, kill_gateway, start_gateway, stop_gateway
 from gateway.upstream.properties import ServerProperties
-from scripts.cli.options import say, with_drain_timeout, with_server
+from scripts.cli.options import interrupted, say, with_drain_timeout, with_server
 
 
 @click.group()
@@ -69,8 +68,4 @@ def check_command(properties: ServerProperties) -> None:
 async def _run(opened: Gateway) -> None:
     from gateway.running import run_gateway
 
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    await run_gateway(opened, stopping, lambda: click.echo(READY))
+    await run_gateway(opened, interrupted(), lambda: click.echo(READY))

@@ -30,6 +30,7 @@ _COMMANDS = {
     "token": "scripts.cli.client:token_command",
     "models": "scripts.cli.client:models",
     "gateway": "scripts.cli.gateway:gateway",
+    "balancer": "scripts.cli.balancer:balancer",
     "rollout": "scripts.cli.rollout:rollout",
     "autoscale": "scripts.cli.autoscale:autoscale_command",
     "tune": "scripts.cli.tune:tune_command",

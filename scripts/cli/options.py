@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,6 +107,26 @@ def with_server(function: Callable[..., Any]) -> Callable[..., Any]:
         callback=_read_properties,
         help="TorchServe's configuration.  [default: config.properties here, else that of the project]",
     )(function)
+
+
+def with_hosts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--hosts`, the file that names several hosts."""
+    return click.option(
+        "--hosts",
+        type=EXISTING_FILE,
+        envvar="HOPSERVE_HOSTS",
+        default="hosts.yaml",
+        show_default=True,
+        help="The file that names the hosts.",
+    )(function)
+
+
+def interrupted() -> asyncio.Event:
+    """What is set when this process is told to end; within the loop that handles it."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
 
 
 def with_drain_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
