@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import atexit
 import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
+
+_POLL_S = 0.05
 
 # Python warns of processes that nobody refers to any more while they run; those here are meant to.
 _started: list[subprocess.Popen[bytes]] = []
@@ -34,3 +40,17 @@ def start_in_background(command: Sequence[str | Path], console: Path) -> subproc
         )
     _started.append(process)
     return process
+
+
+def has_ended(process: psutil.Process, timeout_s: float) -> bool:
+    """Wait for the end of a process; whether it came in time.
+
+    One that has ended counts as such even while whoever started it has taken no notice.
+    """
+    deadline = time.monotonic() + timeout_s
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE and process.is_running():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+    return True

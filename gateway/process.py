@@ -10,7 +10,7 @@ from typing import Protocol
 
 import psutil
 
-from gateway.background import start_in_background
+from gateway.background import has_ended, start_in_background
 from gateway.envoy.configured import ConfiguredEnvoy
 from gateway.errors import GatewayError
 from handler.errors import LockError
@@ -86,12 +86,8 @@ def stop_gateway(place: Place, drain_timeout_s: float) -> bool:
     if controller is not None:
         with suppress(psutil.NoSuchProcess):
             controller.terminate()
-            try:
-                controller.wait(drain_timeout_s)
-            except psutil.TimeoutExpired:
-                raise GatewayError(
-                    f"{place.title} is still answering requests after {drain_timeout_s:.0f} s"
-                ) from None
+        if not has_ended(controller, drain_timeout_s):
+            raise GatewayError(f"{place.title} is still answering requests after {drain_timeout_s:.0f} s")
     left = place.control.has_process()
     place.control.stop(drain_timeout_s)
     return controller is not None or left
@@ -103,5 +99,5 @@ def kill_gateway(place: Place) -> None:
     if controller is not None:
         with suppress(psutil.Error):
             controller.kill()
-            controller.wait(_START_TIMEOUT_S)
+        has_ended(controller, _START_TIMEOUT_S)
     place.control.kill()

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from gateway.envoy.admin import Admin, Endpoint
 from gateway.envoy.hosts import HOSTS
@@ -21,6 +21,15 @@ from scripts.cli.main import hopserve
 from tests.gateways import NO_SETTINGS, Front, fronted
 from tests.live_servers import until
 from tests.servers import free_ports
+
+
+class Done(NamedTuple):
+    """What became of a command: as the process would end, and what was said."""
+
+    status: int
+    printed: str
+    steps: str
+    failure: str
 
 
 @dataclass(frozen=True)
@@ -42,13 +51,14 @@ class Balanced:
     ) -> httpx.Response:
         return httpx.post(self.url(path), json=request, headers=dict(headers), timeout=60)
 
-    def run(self, *arguments: str) -> Result:
+    def run(self, *arguments: str) -> Done:
         """Run a command about these hosts."""
         group, *rest = arguments
-        command = [group, "--hosts", str(self.file), *rest]
-        if group == "balancer":
-            command = [*arguments, "--hosts", str(self.file)]
-        return CliRunner().invoke(hopserve, command)
+        named = ["--hosts", str(self.file)]
+        command = [group, *named, *rest] if group == "rollout" else [*arguments, *named]
+        result = CliRunner().invoke(hopserve, command, standalone_mode=False)
+        failure = "" if result.exception is None else str(result.exception)
+        return Done(1 if failure else int(result.return_value or 0), result.stdout, result.stderr, failure)
 
     def seen(self) -> dict[str, Endpoint]:
         """The hosts as the balancer sees them, by name."""

@@ -76,7 +76,7 @@ class Endpoint:
 
     Args:
         name: of the host, as the configuration has it.
-        state: `ready`, `not ready`, which it says itself, or `resting`, because it could not be reached.
+        state: `ready`; `not ready`, by its own word or silence; or `resting`, as requests failed there.
         num_active: requests that are in flight there.
         num_requests: how many were sent there.
     """
@@ -214,7 +214,7 @@ def _endpoint(found: _Endpoint) -> Endpoint:
     where, health = found.address.socket_address, found.health_status
     is_ready = not health.failed_active_health_check and health.eds_health_status == "HEALTHY"
     counted = {stat.name: stat.value for stat in found.stats}
-    state = "resting" if health.failed_outlier_check else "ready" if is_ready else "not ready"
+    state = "not ready" if not is_ready else "resting" if health.failed_outlier_check else "ready"
     return Endpoint(
         name=found.hostname,
         address=f"{where.address}:{where.port_value}",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
+import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -75,6 +79,29 @@ def read_archive(path: Path) -> StoredArchive:
     except (OSError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
         raise UpstreamError(f"{path}: not a model archive: {error}") from None
     return StoredArchive(path.name, model.model_name, model.model_version, SIGNATURE_NAME in names, metrics)
+
+
+def put_archive(store: Path, file_name: str, content: BinaryIO) -> None:
+    """Write an archive into a store, in one step.
+
+    Raises:
+        UpstreamError: it is none, or another one has its name.
+    """
+    if "/" in file_name or not file_name.endswith(".mar"):
+        raise UpstreamError(f"{file_name} is no name of an archive, such as graphsage-2.0.mar")
+    place = store / file_name
+    written = store / f".{file_name}.{os.getpid()}"
+    try:
+        with written.open("wb") as output:
+            shutil.copyfileobj(content, output)
+        read_archive(written)
+        if place.exists() and not filecmp.cmp(place, written, shallow=False):
+            raise UpstreamError(f"{place} is another archive: give the new one a version of its own")
+        written.replace(place)
+    except OSError as error:
+        raise UpstreamError(f"{place}: cannot be written: {error.strerror}") from None
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def remember_default(store: Path, model: str, version: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from gateway.rollout.rollouts import now
 from gateway.upstream.client import Client, ModelVersion
 from gateway.upstream.loading import find_archive, load
 from gateway.upstream.properties import ServerProperties
-from gateway.upstream.store import remember_default
+from gateway.upstream.store import put_archive, remember_default
 from gateway.upstream.tokens import Tokens
 from scripts.cli.options import number_if_any, say, show_json, with_drain_timeout, with_server
 
@@ -118,6 +119,18 @@ def register_command(archive: str, properties: ServerProperties) -> None:
     say(f"loading {archive}")
     with Client(properties) as client:
         click.echo(load(client, properties, archive))
+
+
+@models.command("put")
+@click.argument("archive")
+@with_server
+def put_command(archive: str, properties: ServerProperties) -> None:
+    """Write what comes from standard input into the model store, as ARCHIVE, such as graphsage-2.0.mar.
+
+    So an archive comes to another machine: ssh HOST hopserve models put graphsage-2.0.mar < graphsage-2.0.mar
+    """
+    put_archive(properties.model_store, archive, sys.stdin.buffer)
+    click.echo(f"{archive} is in the model store")
 
 
 @models.command("scale")

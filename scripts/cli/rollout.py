@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
+from gateway.hosts.fleet import Fleet
+from gateway.hosts.place import Balancer
 from gateway.place import Gateway
 from gateway.process import find_controller
 from gateway.rollout import transitions
@@ -16,7 +19,7 @@ from gateway.rollout.rollouts import now
 from gateway.rollout.status import controller_status
 from gateway.traffic import WHOLE
 from gateway.upstream.properties import ServerProperties
-from scripts.cli.options import Age, say, show_json, with_drain_timeout, with_server
+from scripts.cli.options import EXISTING_FILE, Age, say, show_json, with_drain_timeout, with_server
 
 _DEFAULT_STEPS = (5.0, 10.0, 25.0, 50.0, 100.0)
 
@@ -41,16 +44,89 @@ class Percents(click.ParamType[tuple[float, ...]]):
 
 
 def _with_model(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--model", default="graphsage", show_default=True)(function)
+    return click.option("--model", default=_MODEL, show_default=True)(function)
 
 
-@click.group()
-def rollout() -> None:
+_MODEL = "graphsage"
+
+
+class _OnHosts(click.Group):
+    """With `--hosts` a command is done on each host instead, by its own `hopserve`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        file = ctx.params.get("hosts")
+        given = [*ctx._protected_args, *ctx.args]
+        if file is None or {"-h", "--help"} & set(given):
+            return super().invoke(ctx)
+        ctx.obj = Fleet(Balancer.of(file), say)
+        name, command, rest = self.resolve_command(ctx, list(given))
+        if command is None or command in (restart_command, follow_command):
+            return super().invoke(ctx)
+        parsed = command.make_context(name, list(rest), parent=ctx, resilient_parsing=True)
+        return _on_hosts(ctx.obj, command, rest, parsed.params)
+
+
+@click.group(cls=_OnHosts)
+@click.option(
+    "--hosts",
+    type=EXISTING_FILE,
+    help="Do it on all hosts of this file, such as hosts.yaml, one after the other.",
+)
+def rollout(hosts: Path | None) -> None:
     """Put a version on some of the traffic, watch it, and go on or back.
 
     The controller, which runs beside the gateway, moves from step to step by itself, and takes back what is
     worse.
     """
+
+
+@rollout.command("restart")
+@with_drain_timeout
+@click.pass_obj
+def restart_command(fleet: Fleet | None, drain_timeout_s: float) -> None:
+    """Stop and start each host of --hosts, one after the other, so that no request is lost."""
+    _of_hosts(fleet).restart(drain_timeout_s)
+    click.echo("all hosts are ready")
+
+
+@rollout.command("follow")
+@click.option("--model", default=_MODEL, show_default=True)
+@click.pass_obj
+def follow_command(fleet: Fleet | None, model: str) -> int:
+    """Watch the rollouts of all --hosts, and take back everywhere what one of them takes back.
+
+    `start` does so by itself; when that was interrupted, this goes on. The exit status is 0 if all were
+    completed.
+    """
+    return _follow(_of_hosts(fleet), model)
+
+
+def _on_hosts(fleet: Fleet, command: click.Command, rest: list[str], given: dict[str, Any]) -> int:
+    model = given.get("model") or _MODEL
+    if command is register_command and given.get("archive"):
+        version = fleet.register(given["archive"])
+        click.echo(f"version {version} is ready on all hosts")
+    elif command is start_command:
+        fleet.start(rest, model)
+        return _follow(fleet, model)
+    else:
+        is_urgent = command in (rollback_command, pause_command, status_command)
+        for host, printed in fleet.each(["rollout", str(command.name), *rest], regardless=is_urgent):
+            for line in printed.splitlines():
+                click.echo(f"{host}: {line}")
+    return 0
+
+
+def _of_hosts(fleet: Fleet | None) -> Fleet:
+    if fleet is None:
+        raise click.UsageError("this is for several hosts: hopserve rollout --hosts hosts.yaml ...")
+    return fleet
+
+
+def _follow(fleet: Fleet, model: str) -> int:
+    is_done = fleet.follow(model)
+    click.echo("completed on all hosts" if is_done else "taken back on all hosts")
+    return 0 if is_done else 1
 
 
 @rollout.command("register")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.process import kill_gateway, start_gateway
+from gateway.process import find_controller, kill_gateway, start_gateway
+from gateway.upstream.process import find_server
 from tests.balancers import Balanced, balanced
 from tests.clients import Clients
 from tests.gateways import Front
@@ -99,9 +102,81 @@ def _start_again(front: Front) -> None:
     start_gateway(front.gateway)
 
 
-def test_the_balancer_may_be_killed_and_started_again(hosts: Balanced) -> None:
-    from gateway.process import find_controller
+def test_a_version_is_registered_and_rolled_out_on_all_hosts(
+    hosts: Balanced, archive_of: Callable[..., Path]
+) -> None:
+    archive = archive_of("2.0")
+    with Clients(hosts, rate=50) as clients:
+        registered = hosts.run("rollout", "register", str(archive))
+        assert registered[:2] == (0, "version 2.0 is ready on all hosts\n"), registered
+        assert clients.versions.keys() == {"1.0"}
+        for front in hosts.hosts.values():
+            assert front.weights() == {"1.0": 10_000}
+            assert front.ask({"node_id": 1}, headers={"X-Model-Version": "2.0"}).status_code == 200
+        again = hosts.run("rollout", "register", archive.name)
+        assert "b: has graphsage-2.0.mar already" in again.steps
 
+        done = hosts.run("rollout", "start", "2.0", "--steps", "50,100", "--every", "2s")
+        assert done[:2] == (0, "completed on all hosts\n"), done
+        for front in hosts.hosts.values():
+            assert front.weights() == {"2.0": 10_000}
+        shown = hosts.run("rollout", "status").printed
+        assert re.search("^a: +2.0 +100.00%", shown, re.MULTILINE)
+        assert re.search("^b: +2.0 +100.00%", shown, re.MULTILINE)
+    assert clients.failures == []
+
+
+def test_what_one_host_takes_back_is_taken_back_on_all(hosts: Balanced) -> None:
+    one = hosts.hosts["b"]
+    with ThreadPoolExecutor() as threads:
+        command = ["rollout", "start", "1.0", "--steps", "10,100", "--every", "10m"]
+        started = threads.submit(hosts.run, *command)
+        until(lambda: all(front.weights().get("1.0") == 1_000 for front in hosts.hosts.values()))
+        one.hopserve("rollout", "rollback", "--reason", "it is odd")
+        result = started.result(60)
+    assert result[:2] == (1, "taken back on all hosts\n"), result
+    for front in hosts.hosts.values():
+        assert front.weights() == {"2.0": 10_000}
+    assert hosts.hosts["a"].model().history[-1].reason == "b took it back: it is odd"
+
+
+def test_what_one_host_cannot_start_is_taken_back_on_the_others(hosts: Balanced) -> None:
+    hosts.hosts["b"].hopserve("rollout", "unregister", "1.0")
+    result = hosts.run("rollout", "start", "1.0", "--every", "10m")
+    assert result.status == 1
+    assert result.failure.startswith("b: ")
+    assert hosts.hosts["a"].weights() == {"2.0": 10_000}
+    assert hosts.run("rollout", "register", "graphsage-1.0.mar").status == 0
+    assert hosts.hosts["b"].model().find("1.0").state == "ready"  # type: ignore[union-attr]
+
+
+def test_hosts_are_restarted_one_after_the_other(hosts: Balanced) -> None:
+    before = {name: front.server.process.pid for name, front in hosts.hosts.items()}
+    with Clients(hosts, rate=50) as clients:
+        result = hosts.run("rollout", "restart")
+        assert result[:2] == (0, "all hosts are ready\n"), result
+        clients.wait_for(50)
+    assert clients.failures == []
+    assert clients.degraded == 0
+    for name, front in hosts.hosts.items():
+        now = find_server(front.server.properties)
+        assert now is not None
+        assert now.pid != before[name]
+
+
+def test_nothing_is_done_while_a_host_is_away(hosts: Balanced) -> None:
+    hosts.hosts["b"].hopserve("gateway", "stop")
+    until(lambda: hosts.states()["b"] != "ready")
+    for command in (["restart"], ["register", "graphsage-1.0.mar"]):
+        result = hosts.run("rollout", *command)
+        assert result.status == 1
+        assert result.failure == "b: broken: the gateway does not listen"
+    assert hosts.run("balancer", "status").status == 1
+    hosts.hosts["b"].hopserve("gateway", "start")
+    until(lambda: hosts.states()["b"] == "ready")
+
+
+def test_the_balancer_may_be_killed_and_started_again(hosts: Balanced) -> None:
     with Clients(hosts, rate=50) as clients:
         clients.wait_for(20)
         runner = find_controller(hosts.balancer)
