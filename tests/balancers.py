@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +73,19 @@ class Balanced:
 @contextmanager
 def balanced(
     folder: Path,
-    *archives: Path,
-    names: tuple[str, ...] = ("a", "b"),
+    archives: Callable[[str], Path],
+    names: Sequence[str] = ("a", "b"),
     settings: Mapping[str, Any] = NO_SETTINGS,
     host_settings: Mapping[str, Any] = NO_SETTINGS,
 ) -> Iterator[Balanced]:
-    """Hosts of these archives and a balancer, until the end of the block."""
+    """Hosts and a balancer, until the end of the block.
+
+    Args:
+        archives: gives the one of each host by its name.
+    """
     with ExitStack() as stack:
         hosts = {
-            name: stack.enter_context(fronted(folder / name, *archives, settings=host_settings))
+            name: stack.enter_context(fronted(folder / name, archives(name), settings=host_settings))
             for name in names
         }
         port, admin_port = free_ports(2)

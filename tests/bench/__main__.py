@@ -8,6 +8,7 @@ import click
 
 from tests.bench.formats import formats_command
 from tests.bench.gateway import gateway_command
+from tests.bench.hosts import hosts_command
 from tests.bench.live.command import live_command
 from tests.bench.pipeline import pipeline_command
 from tests.bench.precompute import precompute_command
@@ -67,6 +68,7 @@ def bench(
 
 bench.add_command(formats_command)
 bench.add_command(gateway_command)
+bench.add_command(hosts_command)
 bench.add_command(live_command)
 bench.add_command(pipeline_command)
 bench.add_command(precompute_command)

@@ -23,7 +23,13 @@ from tests.servers import kill_all, kill_and_start_again
 
 @pytest.fixture(scope="module")
 def hosts(archive_of: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
-    with balanced(tmp_path_factory.mktemp("hosts"), archive_of("1.0"), settings={"max_load": 100}) as started:
+    folder = tmp_path_factory.mktemp("hosts")
+
+    def archive(host: str) -> Path:
+        """Each host has a cache of its own, though they are on one machine."""
+        return archive_of("1.0", settings={"embeddings": str(folder / "embeddings" / host)})
+
+    with balanced(folder, archive, settings={"max_load": 100}) as started:
         yield started
 
 
@@ -49,6 +55,16 @@ def test_requests_about_a_node_go_to_one_host(hosts: Balanced) -> None:
         assert _asked(hosts, {"pairs": [[node, 5]]}) == owner
         other = next(node for node, each in owners.items() if each != owner)
         assert _asked(hosts, {"node_id": other}, **{"X-Node-Id": str(node)}) == owner
+
+
+def test_what_was_computed_for_a_node_is_found_where_it_is_asked_for_again(hosts: Balanced) -> None:
+    nodes = range(100, 120)
+    hosts.ask({"node_ids": list(nodes)})  # which is one host's
+    for node in nodes:
+        hosts.ask({"node_id": node})
+    until(
+        lambda: all(hosts.ask({"node_id": node}).json()["source"] == "cache" for node in nodes)
+    )  # it is written behind the answer
 
 
 def test_answers_are_those_of_the_hosts(hosts: Balanced) -> None:
