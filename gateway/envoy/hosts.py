@@ -46,7 +46,7 @@ def render_hosts(spreading: Spreading, settings: EntranceSettings) -> Json:
     """The cluster of all hosts.
 
     Each lies at many points of a ring, and a request goes to the host that follows its node there: so when a
-    host comes or goes, only its own share of the nodes moves.
+    host comes or goes, its own share of the nodes moves, and few others.
     """
     many = settings.listen.max_connections
     cluster: Json = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -63,10 +64,10 @@ class Remote:
         """The models of the host's gateway, with their versions and rollouts."""
         text = self.run("rollout", "status", "--json")
         try:
-            content = msgspec.json.decode(text)
+            content = msgspec.json.decode(text, type=dict[str, Any])
             content.pop("controller", None)
             return msgspec.convert(content, Manifest).models
-        except (msgspec.DecodeError, msgspec.ValidationError, AttributeError) as error:
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise HostError(f"{self.name}: says what is not understood: {error}") from None
 
     def _quoted(self, arguments: tuple[str, ...]) -> list[str]:

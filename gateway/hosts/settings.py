@@ -72,7 +72,7 @@ class HostsSettings(EntranceSettings, frozen=True, forbid_unknown_fields=True, k
     host_key: HostKey = HostKey()
     tls: HostTls | None = None
     node_header: HeaderName = "x-node-id"
-    max_load: Annotated[float, msgspec.Meta(gt=1, le=100)] = 1.5
+    max_load: Annotated[float, msgspec.Meta(gt=1, le=100)] = 2.0
     health_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
 
 

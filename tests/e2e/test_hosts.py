@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from archive.datasets import load_digits
+from archive.pack import GraphPlan, PackPlan, pack
 from gateway.process import find_controller, kill_gateway, start_gateway
 from gateway.upstream.process import find_server
+from handler.graph.home import write_home
 from tests.balancers import Balanced, balanced
 from tests.clients import Clients
+from tests.conftest import Example, StartServer, url_of
 from tests.gateways import Front
 from tests.live_servers import until
 from tests.servers import kill_all, kill_and_start_again
@@ -140,9 +146,12 @@ def test_a_version_is_registered_and_rolled_out_on_all_hosts(
         assert re.search("^a: +2.0 +100.00%", shown, re.MULTILINE)
         assert re.search("^b: +2.0 +100.00%", shown, re.MULTILINE)
     assert clients.failures == []
+    _taken_back_by_one(hosts)
+    _not_started_by_one(hosts)
 
 
-def test_what_one_host_takes_back_is_taken_back_on_all(hosts: Balanced) -> None:
+def _taken_back_by_one(hosts: Balanced) -> None:
+    """It is taken back on all."""
     one = hosts.hosts["b"]
     with ThreadPoolExecutor() as threads:
         command = ["rollout", "start", "1.0", "--steps", "10,100", "--every", "10m"]
@@ -156,7 +165,8 @@ def test_what_one_host_takes_back_is_taken_back_on_all(hosts: Balanced) -> None:
     assert hosts.hosts["a"].model().history[-1].reason == "b took it back: it is odd"
 
 
-def test_what_one_host_cannot_start_is_taken_back_on_the_others(hosts: Balanced) -> None:
+def _not_started_by_one(hosts: Balanced) -> None:
+    """It is taken back where it was started."""
     hosts.hosts["b"].hopserve("rollout", "unregister", "1.0")
     result = hosts.run("rollout", "start", "1.0", "--every", "10m")
     assert result.status == 1
@@ -190,6 +200,56 @@ def test_nothing_is_done_while_a_host_is_away(hosts: Balanced) -> None:
     assert hosts.run("balancer", "status").status == 1
     hosts.hosts["b"].hopserve("gateway", "start")
     until(lambda: hosts.states()["b"] == "ready")
+
+
+def test_hosts_share_what_changes_and_what_is_kept(
+    hosts: Balanced, example: Example, start_server: StartServer, tmp_path: Path
+) -> None:
+    """Each host has a copy of the graph; the log of mutations and the cache are in one Redis."""
+    redis = url_of(start_server())
+    write_home(tmp_path / "first", load_digits(), log=redis)
+    for name, front in hosts.hosts.items():
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+        plan = PackPlan(
+            "shared",
+            "1.0",
+            model_folder=example.export,
+            graph_folder=tmp_path / name,
+            settings={"cache": redis, "cache_timeout_ms": 1_000, "max_wait_ms": 30_000},
+        )
+        _register(front, pack(plan, tmp_path / f"{name}-store"))
+    with ExitStack() as stack:
+        graph = pack(GraphPlan(graph_folder=tmp_path / "a", settings={"compact_after": 0}), tmp_path)
+        _register(hosts.hosts["a"], graph)
+        stack.callback(_unregister, hosts.hosts["a"], "graph")
+        one, other = (hosts.hosts[name] for name in "ab")
+        until(lambda: other.ask({"node_id": 42}, _SHARED).status_code == 200)
+        before = one.ask({"node_id": 42}, _SHARED).json()
+        until(lambda: other.ask({"node_id": 42}, _SHARED).json()["source"] == "cache")
+
+        edges = [{"source": source, "target": 42} for source in range(700, 900)]
+        changed = one.server.ask({"add_edges": edges}, model="graph").json()
+        asked = {"node_id": 42, "min_seq": changed["last_seq"]}
+        after = hosts.ask(asked, _SHARED).json()
+        assert after["embedding"] != before["embedding"]
+        for front in (one, other):
+            answer = front.ask(asked, _SHARED).json()
+            assert answer["embedding"] == pytest.approx(after["embedding"], rel=1e-5, abs=1e-6)
+        until(lambda: other.ask(asked, _SHARED).json()["source"] == "cache")
+
+
+_SHARED = "/v1/shared/predict"
+
+
+def _register(front: Front, archive: Path) -> None:
+    shutil.copy(archive, front.server.properties.model_store)
+    with front.server.client() as client:
+        client.register(archive.name)
+
+
+def _unregister(front: Front, model: str) -> None:
+    with front.server.client() as client:
+        client.unregister(model, "1.0")
 
 
 def test_the_balancer_may_be_killed_and_started_again(hosts: Balanced) -> None:
