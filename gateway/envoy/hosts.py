@@ -69,6 +69,7 @@ def render_hosts(spreading: Spreading, settings: EntranceSettings) -> Json:
         "common_lb_config": {
             # If none says that it is ready, all are tried: it may be those who say so that are gone.
             "healthy_panic_threshold": {"value": 1},
+            "update_merge_window": "0s",  # what is seen of a host counts at once
             "consistent_hashing_lb_config": {"hash_balance_factor": round(spreading.max_load * 100)},
         },
         "health_checks": [
