@@ -13,6 +13,7 @@ HopserveError
 │   ├── TooLargeForMemory   503 out_of_memory
 │   ├── NotFresh            503 not_fresh
 │   ├── NotReady            503 not_ready
+│   │   └── Unreadable      503 not_ready
 │   ├── NotLogged           503 not_logged
 │   ├── Unconfirmed         503 unconfirmed
 │   └── InternalError       500 internal
@@ -187,6 +188,13 @@ class NotReady(RequestError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the worker's graph is not up to date, and cannot be brought up: {reason}")
+
+
+class Unreadable(NotReady):
+    """A part of the graph that one answer needs cannot be read now; other answers may not need it."""
+
+    def __init__(self, reason: str) -> None:
+        HopserveError.__init__(self, f"a part of the graph that this needs cannot be read now: {reason}")
 
 
 class NotLogged(RequestError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,6 +105,9 @@ class Forwards:
                 self._counters.add(metrics.SPLIT_BATCHES, 1)
                 waiting.append(part[sampled.trees.num_seeds :])
             part = part[: sampled.trees.num_seeds]
+            if unreadable := self._inputs.unreadable(sampled):
+                waiting += _give_some(part, unreadable, places)
+                continue
             try:
                 answered = Answered(
                     self._run(sampled), np.diff(sampled.trees.ptr), sampled, source=group.source
@@ -227,6 +230,16 @@ def _give(seeds: Sequence[Seed], error: RequestError, places: list[Place | Reque
     for seed in seeds:
         for position in seed.positions:
             places[position] = error
+
+
+def _give_some(
+    seeds: Sequence[Seed], errors: Mapping[int, RequestError], places: list[Place | RequestError]
+) -> list[Sequence[Seed]]:
+    """Answer all queries for the seeds at some places with errors; the others, if there are any."""
+    for number, error in errors.items():
+        _give(seeds[number : number + 1], error, places)
+    rest = [seed for number, seed in enumerate(seeds) if number not in errors]
+    return [rest] if rest else []
 
 
 def _give_places(seeds: Sequence[Seed], answered: Answered, places: list[Place | RequestError]) -> None:

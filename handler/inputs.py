@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from handler.errors import GraphInputError, ModelError
+from handler.errors import GraphInputError, ModelError, Unreadable
 from handler.graph.budget import BudgetedSampler, Sampled
 from handler.graph.fanout import FanoutPlan
 from handler.graph.fingerprints import fingerprints
 from handler.graph.layers import LayeredTrees, arrange_layers
 from handler.graph.readable import ReadableFeatures, ReadableGraph
 from handler.graph.sampler import SampledTrees, Sampler, TreeLimits
+from handler.graph.unread import Unread
 from handler.model.batch import to_batch
 from handler.model.device import FeatureRows, feature_rows, for_device
 from handler.model.exported import ModelInput
@@ -110,13 +111,19 @@ class ModelInputs(TreeInputs):
 
     Args:
         device: where the model runs.
+        unread: what of the graph is not there, though it should be; none of it.
 
     Raises:
         ModelError: the graph has not what the model takes.
     """
 
     def __init__(
-        self, graph: ReadableGraph, signature: Signature, settings: Settings, device: torch.device = _CPU
+        self,
+        graph: ReadableGraph,
+        signature: Signature,
+        settings: Settings,
+        device: torch.device = _CPU,
+        unread: Unread | None = None,
     ) -> None:
         features = _matching_features(graph, signature)
         try:
@@ -125,6 +132,7 @@ class ModelInputs(TreeInputs):
             raise ModelError(f"{graph.folder}: {error}") from None
         _check_edges(graph, signature, sampler)
         self._graph = graph
+        self._unread = unread
         super().__init__(
             sampler, feature_rows(features, device, settings.max_resident_bytes), signature, device
         )
@@ -143,6 +151,18 @@ class ModelInputs(TreeInputs):
     ) -> Sampled:
         """Trees of as many of the first seeds as one forward may hold; see `BudgetedSampler.sample`."""
         return self.budget.sample(seeds, plan, as_of)
+
+    def unreadable(self, sampled: Sampled) -> dict[int, Unreadable]:
+        """Errors for seeds whose trees are not as they should be, by their places; none may be answered."""
+        if self._unread is None:
+            return {}
+        touched = self._unread.touched(sampled.trees, sampled.plan.num_hops)
+        return {place: Unreadable(self._unread.why) for place in np.flatnonzero(touched).tolist()}
+
+    def check_readable(self, index: NDArray[np.int64], plan: FanoutPlan) -> None:
+        """Raise `Unreadable` unless the trees of nodes are as they should be, whatever the budget."""
+        for why in self.unreadable(Sampled(self._sampler.trees(index, plan), plan)).values():
+            raise why
 
     def fingerprints(self, sampled: Sampled, key: int) -> NDArray[np.uint64]:
         """uint64 [num_seeds]: of all that the model would be given of each tree; see `fingerprints`.

@@ -24,6 +24,7 @@ from handler.errors import (
     RequestError,
     TooLargeForMemory,
     UnknownNode,
+    Unreadable,
     as_value,
 )
 from handler.explaining.answers import explained_row
@@ -32,6 +33,7 @@ from handler.explaining.requests import Asked
 from handler.forwards import Forwards, Group, Seed, no_places
 from handler.graph.fanout import FanoutPlan
 from handler.graph.live_graph import LiveGraph
+from handler.graph.unread import Unread
 from handler.guests import Guest, waves, welcome
 from handler.inputs import ModelInputs
 from handler.model.exported import Model
@@ -71,7 +73,7 @@ class Pipeline:
         self.graph = graph
         self._model = model
         self._counters = counters
-        self._inputs = ModelInputs(graph, signature, settings, model.device)
+        self._inputs = ModelInputs(graph, signature, settings, model.device, graph.unread)
         self._full_plan = FanoutPlan.of(signature.layer_fanouts)
         self._proven = Group(self._full_plan, has_time=False, max_staleness_ms=None)
         self.forwards = Forwards(self._inputs, model, counters, afterwards)
@@ -209,6 +211,8 @@ class Pipeline:
         options = query.options
         if options.min_seq is not None and options.min_seq > self.graph.seq:
             raise NotFresh(options.min_seq, self.graph.seq)
+        if self.graph.unread is not None:
+            self._check_readable(query, self.graph.unread)
         if index < 0:
             id_type = self.graph.ids.id_type
             if type(query.node_id) is not id_type:
@@ -226,6 +230,20 @@ class Pipeline:
             )
         self._composer.check(options)
         return self._full_plan.limited(options.num_hops, options.num_neighbors)
+
+    def _check_readable(self, query: Query, unread: Unread) -> None:
+        """Refuse what is asked of nodes that cannot be looked up, and guests whose place is not known.
+
+        Where edges count both ways a guest joins its neighbors' rows, in an order by ids that may be unread.
+        """
+        described = query.described
+        neighbors = [] if described is None else [neighbor.node_id for neighbor in described.edges]
+        if not unread.ids.isdisjoint([query.node_id, *neighbors]):
+            raise Unreadable(unread.why)
+        if neighbors and self.graph.manifest.rules.undirected:
+            known = [each for each in neighbors if type(each) is self.graph.ids.id_type]
+            index = self.graph.ids.index_of(known)
+            self._inputs.check_readable(index[index >= 0], self._full_plan.limited(1, None))
 
     def _group(self, query: Query, index: int, now: float) -> Group:
         """How a node is to be answered; raises what is wrong with the query."""

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from handler.cache.similar import Metric
-from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, TooManyNodes
+from handler.errors import MalformedRequest, RequestError, ResponseTooLarge, TooManyNodes, Unreadable
 
 Returned = Literal["embedding", "label", "probabilities", "values", "neighbors"]
 PairReturned = Literal["score", "probability"]
@@ -192,11 +192,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What one request is answered with; `code` is `ok` or that of the error in `body`."""
+    """What one request is answered with; `code` is `ok` or that of the error in `body`.
+
+    Args:
+        unreadable: whether it is because of a part of the graph, not of what answers.
+    """
 
     status: HTTPStatus
     code: str
     body: bytes
+    unreadable: bool = False
 
 
 class _Shape(msgspec.Struct):
@@ -282,7 +287,9 @@ def encode_answer(answer: dict[str, Any], max_bytes: int) -> Response:
 
 def encode_error(error: RequestError) -> Response:
     """A failed answer, with the error's own status."""
-    return Response(error.status, error.code, orjson.dumps(error_row(error)))
+    return Response(
+        error.status, error.code, orjson.dumps(error_row(error)), unreadable=isinstance(error, Unreadable)
+    )
 
 
 def error_row(error: RequestError) -> dict[str, Any]:

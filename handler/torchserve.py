@@ -276,6 +276,8 @@ def _is_json(media_type: str) -> bool:
 def _set_header(context: Context, position: int, response: Response) -> None:
     context.set_response_content_type(position, "application/json")
     context.set_response_header(position, headers.WORKER, _WORKER)
+    if response.unreadable:
+        context.set_response_header(position, headers.UNREADABLE, "1")
     # The phrase is one of http.HTTPStatus: TorchServe loses the worker over a phrase that is not ASCII.
     context.set_response_status(response.status.value, response.status.phrase, position)
 

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import aiohttp
@@ -21,9 +22,21 @@ class Asked(Protocol):
 
 
 class Clients:
-    """Ask the gateway so many times a second, whatever it answers; a context manager."""
+    """Ask the gateway so many times a second, whatever it answers; a context manager.
 
-    def __init__(self, front: Asked, rate: float = 100, headers: dict[str, str] | None = None) -> None:
+    Args:
+        options: of each request, besides its node.
+        heard: is told each node, status and content that came.
+    """
+
+    def __init__(
+        self,
+        front: Asked,
+        rate: float = 100,
+        headers: dict[str, str] | None = None,
+        options: dict[str, Any] | None = None,
+        heard: Callable[[int, Any, Any], None] = lambda node, status, content: None,
+    ) -> None:
         self.statuses: Counter[Any] = Counter()
         self.versions: Counter[str] = Counter()
         self.degraded = 0
@@ -31,6 +44,8 @@ class Clients:
         self._url = front.url()
         self._rate = rate
         self._headers = headers or {}
+        self._options = options or {}
+        self._heard = heard
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
@@ -61,11 +76,12 @@ class Clients:
 
     async def _ask(self, session: aiohttp.ClientSession, node: int) -> None:
         try:
-            async with session.post(self._url, json={"node_id": node}) as response:
+            async with session.post(self._url, json={"node_id": node} | self._options) as response:
                 content, status = await response.json(), response.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             content, status = repr(error), type(error).__name__
         self.statuses[status] += 1
+        self._heard(node, status, content)
         if status == 200:
             self.versions[content["model_version"]] += 1
             self.degraded += content.get("degraded", False)

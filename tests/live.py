@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
@@ -71,6 +72,30 @@ class Change:
             ),
         )
 
+    def to_request(self, ids: Sequence[NodeId]) -> dict[str, Any]:
+        """The JSON that asks a graph of these nodes for it."""
+        ids = [*ids, *self.nodes]
+        return {
+            "add_nodes": [{"node_id": node_id} for node_id in self.nodes],
+            "set_features": [
+                {"node_id": ids[node], "x": [value] * FEATURE_DIM} for node, value in self.features
+            ],
+            "remove_edges": [
+                {"source": ids[u], "target": ids[v]} | ({} if time is None else {"time": time})
+                for u, v, time in self.removed
+            ],
+            "add_edges": [
+                {
+                    "source": ids[edge.u],
+                    "target": ids[edge.v],
+                    "weight": edge.weight,
+                    "time": edge.time,
+                    "attr": [edge.attr],
+                }
+                for edge in self.added
+            ],
+        }
+
 
 @dataclass
 class SlowGraph:
@@ -125,6 +150,15 @@ class SlowGraph:
         weight = edge.weight + old.weight if self.rules.duplicates == "sum" else latest.weight
         self.edges.remove(old)
         self.edges.append(LiveEdge(edge.u, edge.v, weight, latest.time, latest.attr))
+
+    def to_networkx(self) -> nx.DiGraph:
+        """By id, with what is known of each edge."""
+        graph = nx.MultiDiGraph() if self.rules.multigraph else nx.DiGraph()
+        graph.add_nodes_from(self.ids)
+        for edge in self.edges:
+            data = {"weight": edge.weight, "time": edge.time, "attr": [edge.attr]}
+            graph.add_edge(self.ids[edge.u], self.ids[edge.v], **data)
+        return graph
 
     def to_snapshot(self, plan: BuildPlan) -> Snapshot:
         """Built from scratch, by a plan whose rules were already kept here."""

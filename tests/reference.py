@@ -146,22 +146,24 @@ def embed(
     *,
     seed: int = 0,
     neighbors: Callable[[NodeId], list[Edge]] | None = None,
+    num_hops: int | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Embedding and logits of v by the definition: h(l, v) from h(l-1, v) and h(l-1, u), u in S(v, f(l)).
 
     Args:
         neighbors: a node's neighbours in order, instead of the graph's in `seeded` order, with the `weight`
             and the `attr` of the edges as the model takes them.
+        num_hops: beyond so many nothing is sampled.
     """
     weights = {name: value.numpy().astype(np.float64) for name, value in model.state_dict().items()}
     ordered_neighbors = neighbors or (lambda node: ordered(graph, node, "seeded", seed))
 
-    def h(layer: int, node: NodeId) -> NDArray[np.float64]:
+    def h(layer: int, node: NodeId, hop: int = 0) -> NDArray[np.float64]:
         if layer == 0:
             return x[node].astype(np.float64)
-        edges = ordered_neighbors(node)[: layer_fanouts[layer - 1]]
-        below = [h(layer - 1, u) for u, _ in edges]
-        own = h(layer - 1, node)
+        edges = [] if hop == num_hops else ordered_neighbors(node)[: layer_fanouts[layer - 1]]
+        below = [h(layer - 1, u, hop + 1) for u, _ in edges]
+        own = h(layer - 1, node, hop)
         if layer > 1:
             below, own = [np.maximum(value, 0) for value in below], np.maximum(own, 0)
         name = f"layers.{layer - 1}"

@@ -123,11 +123,15 @@ def _outlier_detection(breaker: Breaker) -> Json:
 
 
 def _error_of_the_version() -> Json:
-    """An error that a worker has signed; TorchServe's own, as when a worker dies, take a further try."""
+    """An error that a worker has signed; TorchServe's own, as when a worker dies, take a further try.
+
+    That a part of the graph cannot be read is no fault of the version: other nodes are answered as ever.
+    """
     by_worker = {"name": headers.WORKER, "present_match": True}
     not_degraded = {"name": DEGRADED, "present_match": True, "invert_match": True}
+    not_unreadable = {"name": headers.UNREADABLE, "present_match": True, "invert_match": True}
     is_error = {"name": ":status", "string_match": {"safe_regex": {"regex": "5[0-9]{2}"}}}
-    return {"http_response_headers_match": {"headers": [by_worker, not_degraded, is_error]}}
+    return {"http_response_headers_match": {"headers": [by_worker, not_degraded, not_unreadable, is_error]}}
 
 
 def _circuit_breakers(settings: GatewaySettings) -> Json:

@@ -207,7 +207,7 @@ def _retries(settings: EntranceSettings) -> Json:
 
 
 def _outlier_detection() -> Json:
-    """A host that cannot be reached, or says again and again that it cannot answer, rests; half at most."""
+    """A host that cannot be reached rests; what a host answers says only that another one should be asked."""
     return {
         "interval": "1s",
         "base_ejection_time": "2s",
@@ -215,9 +215,8 @@ def _outlier_detection() -> Json:
         "max_ejection_percent": 50,
         "split_external_local_origin_errors": True,
         "consecutive_local_origin_failure": 3,
-        "consecutive_gateway_failure": 10,
-        "enforcing_consecutive_gateway_failure": 100,
         "enforcing_consecutive_5xx": 0,
+        "enforcing_consecutive_gateway_failure": 0,
         "enforcing_success_rate": 0,
         "enforcing_local_origin_success_rate": 0,
     }

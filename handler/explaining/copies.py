@@ -92,10 +92,13 @@ class Copies:
 
         Raises:
             OverBudget: the samples of a pair do not fit into one forward.
+            Unreadable: a part of them cannot be read.
         """
         sampled = self._inputs.sample(index, plan, _times(as_of, len(index)))
         if sampled.trees.num_seeds < len(index):
             raise OverBudget(self._inputs.budget.max_nodes, self._inputs.budget.max_nodes)
+        for why in self._inputs.unreadable(sampled).values():
+            raise why
         return Subject(index, as_of, sampled)
 
     def outputs(self, subject: Subject) -> tuple[Tensor, Tensor]:

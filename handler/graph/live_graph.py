@@ -21,6 +21,7 @@ from handler.graph.rows import both_ways
 from handler.graph.sampler import Sampler, sampled_order
 from handler.graph.sampling import Sampling
 from handler.graph.snapshot import Snapshot
+from handler.graph.unread import Unread
 from handler.log.protocol import Record
 
 _ANONYMOUS_HASH = np.uint64(0x9E3779B97F4A7C15)
@@ -36,6 +37,7 @@ class LiveGraph:
         sampling: whose order the changes are kept in.
         now: the time from which the ages of edges count, in seconds since 1970; none for the clock's.
         is_partial: whether the snapshot has no more of each row than samples reach.
+        unread: what of the snapshot is not as it is in the graph; none of what is asked for.
 
     Raises:
         GraphInputError: the snapshot stores no such order.
@@ -48,9 +50,11 @@ class LiveGraph:
         now: Callable[[], float] | None = None,
         *,
         is_partial: bool = False,
+        unread: Unread | None = None,
     ) -> None:
         self._now = now
         self.is_partial = is_partial
+        self.unread = unread
         self.snapshot = snapshot
         self.seq = snapshot.manifest.seq
         self.sampling = sampling or Sampling()

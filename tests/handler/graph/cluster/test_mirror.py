@@ -26,21 +26,16 @@ from handler.graph.follower import Follower, follow
 from handler.graph.home import GraphHome, write_home
 from handler.graph.live_graph import LiveGraph
 from handler.graph.mutations import encode_mutations
-from handler.graph.opening import source_of
 from handler.graph.ordering import STRATEGIES, Ordering
 from handler.graph.rules import EdgeRules
 from handler.graph.sampling import Sampling
 from handler.graph.writer import BuildPlan
 from handler.log.embedded import LmdbLog
 from handler.log.protocol import Record
-from handler.metrics import Counters
-from handler.service import Service
-from handler.settings import Settings
 from tests.clusters import Cluster
 from tests.graphs import EdgeData, graphs_with_edge_data, layer_fanouts
 from tests.live import Change, LiveEdge, changes
-from tests.models import random_model
-from tests.served import RING, loaded
+from tests.served import RING
 
 rules = st.builds(EdgeRules, st.booleans(), st.sampled_from(["drop", "sum", "keep"]), st.booleans())
 EDGES = EdgeData([0, 1, 2, 3], [(0, 1), (1, 2), (2, 3)], [1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
@@ -204,25 +199,6 @@ def test_a_log_that_does_not_reach_back_is_said(shards: Shards) -> None:
             time.sleep(0.05)
         with pytest.raises(LogGap):
             mirrored.another()
-
-
-def test_an_answer_waits_for_the_mutation_that_it_is_to_count(cluster: Cluster, shards: Shards) -> None:
-    with _mirrored(shards) as mirrored:
-        place = f"redis+cluster{cluster.url.removeprefix('redis')}/mirrored"
-        model = loaded(random_model((3, 2))[0])
-        source = source_of(place, hot_bytes=100_000, max_wait_s=0.3)
-        service = Service(source, model, Settings(graph=""), Counters(), "1.0")
-        before = service.answer([b'{"node_id": 1}'])[0].body
-        mirrored.change(Change(features=((0, 5.0),)))
-        (late,) = service.answer([b'{"node_id": 1, "min_seq": 1}'])
-        assert (late.status.value, late.code) == (503, "not_fresh")
-        mirrored.mirror.step()
-        (fresh,) = service.answer([b'{"node_id": 1, "min_seq": 1}'])
-        assert fresh.status.value == 200
-        assert fresh.body != before
-        time.sleep(0.06)
-        assert b'"seq":1' in service.answer([b'{"node_id": 1}'])[0].body
-        service.close()
 
 
 def test_a_bare_snapshot_is_of_no_graph_that_could_be_followed(shards: Shards) -> None:

@@ -10,13 +10,13 @@ from handler.graph.cluster.shards import Shards
 from tests.clusters import Cluster, running_cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shards(cluster: Cluster) -> Iterator[Shards]:
     opened = Shards(cluster.url)
     yield opened
