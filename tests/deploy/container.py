@@ -15,10 +15,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -31,6 +32,7 @@ _ROOT = DEPLOY.parent
 _UNSHARE = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child=SIGKILL"]
 _PROGRAM = "/opt/hopserve"
 _PYTHON = f"{_PROGRAM}/venv/bin/python"
+_NO_HOSTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 @cache
@@ -81,10 +83,18 @@ class Container:
         program: what `build` made.
         settings: files that are mounted over those of the volume, as Kubernetes mounts ConfigMaps.
         environment: beside the image's.
+        command: the image's where none is given.
+        hosts: addresses by the name that they have in it.
     """
 
     def __init__(
-        self, folder: Path, program: Path, settings: Mapping[str, Path], environment: Mapping[str, str]
+        self,
+        folder: Path,
+        program: Path,
+        settings: Mapping[str, Path],
+        environment: Mapping[str, str],
+        command: Sequence[str] = (),
+        hosts: Mapping[str, Sequence[str]] = _NO_HOSTS,
     ) -> None:
         self.image: Image = read_image()
         self.data = folder / "data"
@@ -99,10 +109,11 @@ class Container:
             shutil.chown(path, *self.image.user)
         script = f"""
             {_mounts(folder, program, self.data, settings)}
+            {_named(folder, hosts)}
             {_empty_tmp()}
             {_READ_ONLY}
             cd {self.image.folder}
-            exec {shlex.join([*self._as_user(), *self.image.command])}
+            exec {shlex.join([*self._as_user(), *(command or self.image.command)])}
         """
         with self._output.open("w") as output:
             self._outside = subprocess.Popen(
@@ -202,6 +213,14 @@ def _mounts(folder: Path, program: Path, data: Path, settings: Mapping[str, Path
         lines += [f"mount -o remount,bind,ro /srv/hopserve/{name}"]
     lines += _reachable(_python(), folder / "held")
     return "\n".join([*lines, f"{shlex.quote(sys.executable)} -c {shlex.quote(_LOOPBACK_UP)}"])
+
+
+def _named(folder: Path, hosts: Mapping[str, Sequence[str]]) -> str:
+    """Shell that lets names stand for addresses."""
+    lines = [f"{address} {name}\n" for name, addresses in hosts.items() for address in addresses]
+    file = folder / "hosts"
+    file.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+    return f"mount --bind {file} /etc/hosts"
 
 
 def _python() -> set[Path]:

@@ -92,10 +92,10 @@ def _merged(base: Any, changes: Any, key: str = "") -> Any:
         return merged
     if isinstance(base, list) and key in _KEYS:
         by = _KEYS[key]
-        changed = {element[by]: element for element in changes}
-        known = {element[by] for element in base}
-        new = [deepcopy(element) for element in changes if element[by] not in known]
-        return new + [_merged(element, changed.get(element[by], {})) for element in base]
+        known = {element[by]: element for element in base}
+        changed = {element[by]: _merged(known.get(element[by], {}), element) for element in changes}
+        left = [deepcopy(element) for name, element in known.items() if name not in changed]
+        return [*changed.values(), *left]
     return deepcopy(changes)
 
 
@@ -126,3 +126,30 @@ def containers(manifest: Manifest) -> list[Manifest]:
 def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
     """Those of one kind, by name."""
     return {manifest["metadata"]["name"]: manifest for manifest in manifests if manifest["kind"] == kind}
+
+
+def serving(overlay: str, name: str = "hopserve") -> Manifest:
+    """The container of a Deployment."""
+    (container,) = of_kind(rendered(overlay), "Deployment")[name]["spec"]["template"]["spec"]["containers"]
+    found: Manifest = container
+    return found
+
+
+def selected(overlay: str, selector: Manifest) -> Manifest:
+    """What makes the pods that a selector means."""
+    (found,) = (
+        manifest
+        for manifest in rendered(overlay)
+        for template in templates(manifest)
+        if selector.items() <= template["metadata"]["labels"].items()
+    )
+    return found
+
+
+def ports_of(manifest: Manifest) -> dict[str, int]:
+    """Where pods listen that a manifest makes, by name."""
+    return {
+        port["name"]: port["containerPort"]
+        for container in containers(manifest)
+        for port in container.get("ports", [])
+    }

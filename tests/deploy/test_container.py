@@ -7,14 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from archive.pack import PackPlan, pack
 from tests.conftest import Example
-from tests.deploy.container import Container, build, needs_namespaces
-from tests.deploy.kustomize import KUBERNETES, of_kind, rendered
+from tests.deploy.container import Container, needs_namespaces
+from tests.deploy.kustomize import KUBERNETES, serving
+from tests.deploy.probing import get, probe
 
 pytestmark = needs_namespaces
 
@@ -43,12 +43,6 @@ print(json.dumps({{label: labels.count(label) for label in labels}}))
 """
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the image has in /opt/hopserve."""
-    return build(tmp_path_factory.mktemp("image"))
-
-
 @pytest.fixture
 def start(program: Path, tmp_path: Path) -> Iterator[Callable[[], Container]]:
     """Starts a container, whose volume is `pod/data`."""
@@ -63,27 +57,6 @@ def start(program: Path, tmp_path: Path) -> Iterator[Callable[[], Container]]:
         container.kill()
 
 
-def _pod() -> dict[str, Any]:
-    """How the single host's pod is probed and stopped."""
-    deployment = of_kind(rendered("single-host"), "Deployment")["hopserve"]
-    (found,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
-
-
-def _get(
-    container: Container, port: int, path: str, headers: dict[str, str] | None = None
-) -> tuple[int, str]:
-    """Status and text of an answer."""
-    printed = container.python(f"""
-        import json, httpx
-        answer = httpx.get("http://127.0.0.1:{port}{path}", headers={headers or {}}, timeout=30)
-        print(json.dumps([answer.status_code, answer.text]))
-    """)
-    status, text = json.loads(printed)
-    return status, text
-
-
 def test_a_pod_from_its_start_to_its_end(
     start: Callable[[], Container], example: Example, tmp_path: Path
 ) -> None:
@@ -94,8 +67,8 @@ def test_a_pod_from_its_start_to_its_end(
         volume / "model_store",
     )
     container = start()
-    pod = _pod()
-    ready = pod["readinessProbe"]["exec"]["command"]
+    pod = serving("single-host")
+    ready = pod["startupProbe"]["exec"]["command"]
     alive = pod["livenessProbe"]["exec"]["command"]
     stop = pod["lifecycle"]["preStop"]["exec"]["command"]
 
@@ -112,6 +85,7 @@ def test_a_pod_from_its_start_to_its_end(
     assert any(text.startswith("loading: no worker of graphsage 1.0 is ready") for _, text in said), said
     assert said[-1] == (0, "ready\n")
     assert container.run(*alive) == (0, "ready\n")
+    container.until(lambda: probe(container, pod, "readinessProbe") == 200, 20)
 
     # As another user, with the command as the first process, and nothing to write to but the volume and /tmp.
     assert container.run("id", "-u")[1] == "10001\n"
@@ -124,12 +98,12 @@ def test_a_pod_from_its_start_to_its_end(
     assert (status, "Read-only file system" in text) == (1, True)
 
     # It answers who has a key, and Prometheus; and nobody else.
-    assert _get(container, 8000, "/v1/graphsage/health", {"X-Api-Key": _KEY})[0] == 200
-    assert _get(container, 8000, "/v1/graphsage/health")[0] == 401
-    assert "hopserve_requests_total" in _get(container, 8003, "/torchserve")[1]
-    assert "envoy_cluster_upstream_rq_active" in _get(container, 8003, "/envoy")[1]
-    assert _get(container, 8003, "/controller")[0] == 200
-    assert _get(container, 8003, "/quitquitquit")[0] == 404
+    assert get(container, 8000, "/v1/graphsage/health", {"X-Api-Key": _KEY})[0] == 200
+    assert get(container, 8000, "/v1/graphsage/health")[0] == 401
+    assert "hopserve_requests_total" in get(container, 8003, "/torchserve")[1]
+    assert "envoy_cluster_upstream_rq_active" in get(container, 8003, "/envoy")[1]
+    assert get(container, 8003, "/controller")[0] == 200
+    assert get(container, 8003, "/quitquitquit")[0] == 404
 
     # preStop: not ready at once but alive, and everything that still comes is answered. (10 s are 2 here.)
     asking = container.start("python", "-c", _ASKING)
@@ -138,6 +112,7 @@ def test_a_pod_from_its_start_to_its_end(
     time.sleep(1)
     stopping = container.start(*(argument.replace("10", "2") for argument in stop))
     container.until(lambda: container.run(*ready) == (1, "draining: a stop is coming\n"), 20)
+    assert probe(container, pod, "readinessProbe") == 503
     assert container.run(*alive)[0] == 0
     printed, _ = asking.communicate(timeout=60)
     assert list(json.loads(printed)) == ["1"]

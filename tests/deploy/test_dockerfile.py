@@ -75,7 +75,7 @@ def test_manifests_run_what_the_image_runs() -> None:
         pod = of_kind(rendered(overlay), "Deployment")["hopserve"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         assert [*container["command"], *container["args"]] == image.command
-        assert container["readinessProbe"]["exec"]["command"] == image.health
+        assert container["startupProbe"]["exec"]["command"] == image.health
         assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]) == image.user
         writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
         assert writable == [image.folder, "/tmp"]

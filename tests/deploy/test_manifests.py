@@ -22,14 +22,17 @@ from tests.deploy.kustomize import (
     documents,
     needs_kubectl,
     of_kind,
+    ports_of,
     rendered,
     rendered_by_kubectl,
+    selected,
+    serving,
     templates,
 )
 from tests.deploy.promtool import DEPLOY
 
 _VERSIONS = ["1.30", "1.37"]
-_HASH = re.compile(r'"hopserve-[a-z0-9]{10}"')
+_HASH = re.compile(r'"(hopserve(?:-balancer)?)-[2-9bcdfghkmt]{10}"')
 _INFERENCE_SERVICE = documents(KUBERNETES / "kserve" / "inference-service.yaml")[0]
 _OURS = "registry.example/hopserve:0.1.0"
 
@@ -54,14 +57,6 @@ def _containers(pod: Manifest) -> list[Manifest]:
     return [*pod.get("initContainers", []), *pod["containers"]]
 
 
-def _serving(overlay: str) -> Manifest:
-    """The container that serves."""
-    deployment = of_kind(rendered(overlay), "Deployment")["hopserve"]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    found: Manifest = container
-    return found
-
-
 @every_overlay
 @pytest.mark.parametrize("version", _VERSIONS)
 def test_manifests_are_valid(overlay: str, version: str) -> None:
@@ -72,10 +67,10 @@ def test_manifests_are_valid(overlay: str, version: str) -> None:
 @needs_kubectl
 @every_overlay
 def test_kubectl_renders_the_same(overlay: str) -> None:
-    """But for a hash in the name of the ConfigMap."""
+    """But for a hash in the names of ConfigMaps."""
 
     def comparable(manifests: list[Manifest]) -> list[Any]:
-        text = _HASH.sub('"hopserve"', json.dumps(manifests))
+        text = _HASH.sub(r'"\1"', json.dumps(manifests))
         return sorted(json.loads(text), key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]))
 
     assert comparable(rendered_by_kubectl(overlay)) == comparable(rendered(overlay))
@@ -139,7 +134,7 @@ def test_what_is_named_is_there(overlay: str) -> None:
                     assert volume["persistentVolumeClaim"]["claimName"] in claims
             for mount in mounts:
                 if "subPath" in mount:
-                    assert mount["subPath"] in maps["hopserve"]["data"]
+                    assert mount["subPath"] in maps[volumes[mount["name"]]["configMap"]["name"]]["data"]
         for container in containers(manifest):
             assert container["image"] == _OURS or "valkey" in container["image"]
         assert manifest["metadata"]["namespace"] == "hopserve"
@@ -176,20 +171,52 @@ def test_secrets_are_only_referred_to(overlay: str) -> None:
 
 
 @every_overlay
-def test_only_the_gateway_is_open_to_all(overlay: str) -> None:
+def test_only_what_clients_ask_is_open_to_all(overlay: str) -> None:
     """And metrics are open to the namespace of Prometheus."""
+    entrance = {"single-host": "hopserve", "cluster": "hopserve-balancer"}[overlay]
+    policies = of_kind(rendered(overlay), "NetworkPolicy")
+    for name, policy in policies.items():
+        for rule in policy["spec"]["ingress"]:
+            ports = [port["port"] for port in rule["ports"]]
+            assert ("from" in rule) or (name, ports) == (entrance, ["http"])
+            if ports == ["metrics"]:
+                (peer,) = rule["from"]
+                assert list(peer) == ["namespaceSelector"]
+    service = of_kind(rendered(overlay), "Service")["hopserve"]["spec"]
+    assert selected(overlay, service["selector"])["metadata"]["name"] == entrance
+    assert service["ports"][0]["targetPort"] == "http"
+
+
+@every_overlay
+def test_pods_listen_where_they_are_looked_for(overlay: str) -> None:
+    """Services, probes and policies name ports; files say which these are."""
     manifests = rendered(overlay)
-    (to_all, to_prometheus) = of_kind(manifests, "NetworkPolicy")["hopserve"]["spec"]["ingress"]
-    ports = {port["name"]: port["containerPort"] for port in _serving(overlay)["ports"]}
-    assert "from" not in to_all
-    assert [port["port"] for port in to_all["ports"]] == ["http"]
-    assert [port["port"] for port in to_prometheus["ports"]] == ["metrics"]
-    assert len(to_prometheus["from"]) == 1
+    for service in of_kind(manifests, "Service").values():
+        known = ports_of(selected(overlay, service["spec"]["selector"]))
+        for port in service["spec"]["ports"]:
+            assert port["targetPort"] in known
+            # There is no one in between to change a port.
+            assert service["spec"].get("clusterIP") != "None" or port["port"] == known[port["targetPort"]]
+    for manifest in manifests:
+        for container in containers(manifest):
+            probes = [container.get(f"{kind}Probe", {}) for kind in ("startup", "readiness", "liveness")]
+            asked = {probe["httpGet"]["port"] for probe in probes if "httpGet" in probe}
+            assert asked <= ports_of(manifest).keys()
+    for policy in of_kind(manifests, "NetworkPolicy").values():
+        own = ports_of(selected(overlay, policy["spec"]["podSelector"]["matchLabels"]))
+        for rule in policy["spec"]["ingress"]:
+            assert {port["port"] for port in rule["ports"]} <= own.keys()
+        for rule in policy["spec"]["egress"]:
+            (peer,) = rule["to"]
+            if "podSelector" in peer:
+                other = selected(overlay, peer["podSelector"]["matchLabels"])
+                assert {port["port"] for port in rule["ports"]} <= ports_of(other).keys()
     settings = read_settings(KUBERNETES / "base" / "gateway.yaml")
     assert settings.metrics is not None
-    assert ports == {"http": settings.listen.port, "metrics": settings.metrics.port}
+    assert settings.listen.tls is None  # or probes would need the scheme HTTPS
+    known = ports_of(of_kind(manifests, "Deployment")["hopserve"])
+    assert known == {"http": settings.listen.port, "metrics": settings.metrics.port}
     assert settings.api_keys.required
-    assert of_kind(manifests, "Service")["hopserve"]["spec"]["ports"][0]["targetPort"] == "http"
 
 
 def test_redis_is_open_to_our_pods_only() -> None:
@@ -220,7 +247,7 @@ def test_there_is_time_to_drain() -> None:
     """preStop, and then as long for the stop itself."""
     for overlay in OVERLAYS:
         deployment = of_kind(rendered(overlay), "Deployment")["hopserve"]
-        command = _serving(overlay)["lifecycle"]["preStop"]["exec"]["command"]
+        command = serving(overlay)["lifecycle"]["preStop"]["exec"]["command"]
         timeout_s = float(command[command.index("--timeout-s") + 1])
         grace_s = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace_s >= timeout_s + 60
