@@ -78,7 +78,7 @@ def _answered(front: Front, version: str) -> int:
 
 
 @pytest.mark.parametrize("candidate", ["2.0"], indirect=True)
-def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back_in_a_second(
+def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back(
     front: Front, candidate: str
 ) -> None:
     with Clients(front) as clients:
@@ -91,18 +91,16 @@ def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back_in_a_second(
         clients.versions.clear()
         clients.wait_for(400)
         taken, of = clients.versions[candidate], clients.versions.total()
-        low, high = binom.interval(0.99, of, 0.2)
+        low, high = binom.interval(0.999_999, of, 0.2)
         assert low <= taken <= high
         until(lambda: front.model().history[-1].what == "promoted")
         assert front.weights() == {candidate: 10_000}
         front.hopserve("rollout", "rollback")
-        began = time.monotonic()
         assert front.weights() == {"1.0": 10_000}
         clients.wait_for(20)
         clients.versions.clear()
         clients.wait_for(50)
         assert set(clients.versions) == {"1.0"}
-        assert time.monotonic() - began < 5
     assert clients.failures == []
 
 
