@@ -78,9 +78,7 @@ def _answered(front: Front, version: str) -> int:
 
 
 @pytest.mark.parametrize("candidate", ["2.0"], indirect=True)
-def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back(
-    front: Front, candidate: str
-) -> None:
+def test_a_good_version_gets_all_traffic_step_by_step_and_goes_back(front: Front, candidate: str) -> None:
     with Clients(front) as clients:
         front.hopserve("rollout", "start", candidate, "--shadow", "50", "--steps", "20,100", "--every", "6s")
         assert front.weights() == {"1.0": 10_000}
