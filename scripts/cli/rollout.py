@@ -56,7 +56,7 @@ class _OnHosts(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         file = ctx.params.get("hosts")
         given = [*ctx._protected_args, *ctx.args]
-        if file is None or {"-h", "--help"} & set(given):
+        if file is None or not given or {"-h", "--help"} & set(given):
             return super().invoke(ctx)
         ctx.obj = Fleet(Balancer.of(file), say)
         name, command, rest = self.resolve_command(ctx, list(given))
