@@ -14,7 +14,7 @@ from gateway.upstream.client import Client
 from gateway.upstream.loading import find_archive, load
 from gateway.upstream.process import warm_up
 from gateway.upstream.properties import ServerProperties
-from gateway.upstream.store import StoredArchive
+from gateway.upstream.store import StoredArchive, remember_default
 
 Report = Callable[[str], None]
 
@@ -65,10 +65,15 @@ class Registry:
             RolloutError: it has traffic.
             UpstreamError: it is still answering when the time is up: it stays, out of reach.
         """
-        self._rollouts.change(name, lambda model: transitions.retire(model, version, now()))
+        model = self._rollouts.change(name, lambda model: transitions.retire(model, version, now()))
         with Client(self._properties) as client:
             self._report(f"waiting for requests in flight at {name} {version}")
             client.drain(name, version, drain_timeout_s)
+            if model.weights and client.version(name).model_version == version:
+                # TorchServe removes no default, and may not know yet that another has the traffic by now.
+                main = max(model.weights, key=model.weights.__getitem__)
+                client.set_default(name, main)
+                remember_default(self._properties.model_store, name, main)
             client.unregister(name, version)
 
     def load(self, archive: StoredArchive) -> None:

@@ -627,7 +627,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_nothing(
     for number in range(1, 11):
         triangle.apply(_step(triangle, number))
         process = subprocess.Popen(_command(triangle), stdout=subprocess.DEVNULL, env=_environment())
-        time.sleep(generator.uniform(0.6, 1.0) * wall_s)
+        time.sleep(generator.uniform(0.3, 1.0) * wall_s)
         process.kill()
         num_killed += process.wait() == -signal.SIGKILL
         _check_after_kill(triangle, monkeypatch)
