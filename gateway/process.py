@@ -37,6 +37,9 @@ class Place(Protocol):
     def lock(self) -> Path: ...
 
     @property
+    def url(self) -> str: ...
+
+    @property
     def control(self) -> ConfiguredEnvoy: ...
 
 

@@ -11,8 +11,9 @@ import click
 from gateway.envoy.admin import Admin
 from gateway.envoy.hosts import HOSTS
 from gateway.hosts.place import Balancer
-from gateway.process import READY, find_controller, kill_gateway, start_gateway, stop_gateway
-from scripts.cli.options import interrupted, say, with_drain_timeout, with_hosts
+from gateway.process import READY
+from scripts.cli import standing
+from scripts.cli.options import interrupted, with_drain_timeout, with_hosts
 
 
 @click.group()
@@ -36,13 +37,7 @@ def run_command(hosts: Path) -> None:
 @with_hosts
 def start_command(hosts: Path) -> None:
     """Start the balancer in the background; returns when it can be asked."""
-    opened = Balancer.of(hosts)
-    running = find_controller(opened)
-    if running is not None:
-        say(f"already running as process {running.pid}")
-    else:
-        start_gateway(opened)
-    click.echo(opened.url)
+    standing.start(Balancer.of(hosts))
 
 
 @balancer.command("stop")
@@ -51,12 +46,7 @@ def start_command(hosts: Path) -> None:
 @with_hosts
 def stop_command(drain_timeout_s: float, force: bool, hosts: Path) -> None:
     """Stop the balancer, once it has answered what it was asked; hosts go on."""
-    opened = Balancer.of(hosts)
-    if force:
-        kill_gateway(opened)
-        click.echo("stopped")
-    else:
-        click.echo("stopped" if stop_gateway(opened, drain_timeout_s) else "not running")
+    standing.stop(Balancer.of(hosts), drain_timeout_s, force=force)
 
 
 @balancer.command("check")

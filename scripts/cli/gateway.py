@@ -8,9 +8,10 @@ import logging
 import click
 
 from gateway.place import Gateway
-from gateway.process import READY, find_controller, kill_gateway, start_gateway, stop_gateway
+from gateway.process import READY
 from gateway.upstream.properties import ServerProperties
-from scripts.cli.options import interrupted, say, with_drain_timeout, with_server
+from scripts.cli import standing
+from scripts.cli.options import interrupted, with_drain_timeout, with_server
 
 
 @click.group()
@@ -33,13 +34,7 @@ def run_command(properties: ServerProperties) -> None:
 @with_server
 def start_command(properties: ServerProperties) -> None:
     """Start the gateway in the background; returns when it can be asked."""
-    opened = Gateway.of(properties)
-    running = find_controller(opened)
-    if running is not None:
-        say(f"already running as process {running.pid}")
-    else:
-        start_gateway(opened)
-    click.echo(opened.url)
+    standing.start(Gateway.of(properties))
 
 
 @gateway.command("stop")
@@ -48,12 +43,7 @@ def start_command(properties: ServerProperties) -> None:
 @with_server
 def stop_command(drain_timeout_s: float, force: bool, properties: ServerProperties) -> None:
     """Stop the gateway, once it has answered what it was asked; TorchServe goes on."""
-    opened = Gateway.of(properties)
-    if force:
-        kill_gateway(opened)
-        click.echo("stopped")
-    else:
-        click.echo("stopped" if stop_gateway(opened, drain_timeout_s) else "not running")
+    standing.stop(Gateway.of(properties), drain_timeout_s, force=force)
 
 
 @gateway.command("check")
